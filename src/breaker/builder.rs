@@ -1,0 +1,193 @@
+//! How a breaker is made.
+
+use super::{
+    CircuitBreaker,
+    core::{Classifier, Core, Profiles},
+    settings::CircuitSettings,
+};
+use crate::{
+    clock::{Clock, TokioClock},
+    error::ConfigError,
+    event::{CircuitEvent, Listener, Reporter},
+    key::Key,
+    machine::Epochs,
+    registry::Registry,
+    scope::{Keying, Scope},
+    verdict::{Attempt, Verdict},
+};
+use std::{collections::HashMap, fmt, sync::Arc};
+
+/// Makes a [`CircuitBreaker`]; from [`CircuitBreaker::builder`].
+///
+/// Settings of circuits are closures over [`CircuitSettings`]. They run at once; what a circuit leaves unset it inherits when
+/// [`build`](Self::build) is called, so the order of the calls does not matter. Settings for one circuit may be given in several
+/// calls: a later one overrides what it sets itself.
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct CircuitBreakerBuilder {
+    defaults: CircuitSettings,
+    own: Vec<(&'static str, String, CircuitSettings)>,
+    scope: Scope,
+    classify: Option<Arc<Classifier>>,
+    listeners: Vec<Arc<Listener>>,
+    max_circuits: usize,
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for CircuitBreakerBuilder {
+    fn default() -> Self {
+        Self {
+            defaults: CircuitSettings::default(),
+            own: Vec::new(),
+            scope: Scope::Origin,
+            classify: None,
+            listeners: Vec::new(),
+            max_circuits: 10_000,
+            clock: Arc::new(TokioClock),
+        }
+    }
+}
+
+impl CircuitBreakerBuilder {
+    /// The settings of every circuit that does not say otherwise.
+    pub fn defaults(mut self, settings: impl FnOnce(CircuitSettings) -> CircuitSettings) -> Self {
+        self.defaults = settings(CircuitSettings::default()).or(&self.defaults);
+        self
+    }
+
+    /// What differs for one origin, given by any URL of it.
+    pub fn origin(
+        mut self,
+        url: impl Into<String>,
+        settings: impl FnOnce(CircuitSettings) -> CircuitSettings,
+    ) -> Self {
+        self.own
+            .push(("origin", url.into(), settings(CircuitSettings::default())));
+        self
+    }
+
+    /// What differs for one named circuit: one that [`Scope`] or [`CircuitKey`](crate::CircuitKey) names. A name with `://` is a URL
+    /// and means its origin, as everywhere.
+    pub fn circuit(
+        mut self,
+        name: impl Into<String>,
+        settings: impl FnOnce(CircuitSettings) -> CircuitSettings,
+    ) -> Self {
+        self.own
+            .push(("circuit", name.into(), settings(CircuitSettings::default())));
+        self
+    }
+
+    /// What has a circuit of its own: [`Scope::Origin`] by default.
+    pub fn scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Judges outcomes by a rule of yours instead of [`Attempt::default_verdict`], which it may call.
+    ///
+    /// Runs once per tracked call, outside all locks. A panic in it unwinds that call alone, which then counts as
+    /// ignored. Costs two clock reads per call, for [`Attempt::elapsed`].
+    pub fn classify(mut self, rule: impl Fn(&Attempt<'_>) -> Verdict + Send + Sync + 'static) -> Self {
+        self.classify = Some(Arc::new(rule));
+        self
+    }
+
+    /// Adds a listener for what is also logged; see [`CircuitEvent`].
+    ///
+    /// Called outside all locks, on the thread of the call, before that call goes on: be quick. It may use the breaker and its
+    /// client. A panic in it is caught and reported as `circuit.listener_panicked`.
+    pub fn on_event(mut self, listener: impl Fn(&CircuitEvent) + Send + Sync + 'static) -> Self {
+        self.listeners.push(Arc::new(listener));
+        self
+    }
+
+    /// The most circuits kept, at least 1: 10,000 by default.
+    ///
+    /// When they are all taken, a new key is given the place of a circuit that was not used lately and protects nobody:
+    /// best one that nobody could tell from a new one, then a closed one with something counted, then one whose wait
+    /// is over. Never one that is open within its wait, that has a probe out, or whose mode was set by hand. Where the
+    /// next 64 places offer none, the request passes untracked and `circuit.untracked` says so.
+    pub fn max_circuits(mut self, max_circuits: usize) -> Self {
+        self.max_circuits = max_circuits;
+        self
+    }
+
+    /// Where decisions read the time: [`TokioClock`] by default.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Checks all settings and makes the breaker.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] for the first value that cannot be, with its field, the circuit it was for, and the rule.
+    pub fn build(mut self) -> Result<CircuitBreaker, ConfigError> {
+        if self.max_circuits == 0 {
+            return Err(ConfigError::new("max_circuits", 0, "must be at least 1"));
+        }
+        let keying = std::mem::take(&mut self.scope).check()?;
+        let profiles = self.profiles()?;
+        Ok(self.assemble(keying, profiles))
+    }
+
+    /// Puts the checked parts together.
+    pub(super) fn assemble(self, keying: Keying, profiles: Profiles) -> CircuitBreaker {
+        CircuitBreaker {
+            core: Arc::new(Core {
+                keying,
+                circuits: Registry::new(self.max_circuits),
+                profiles,
+                classify: self.classify,
+                reporter: Reporter::new(self.listeners),
+                birth: self.clock.now(),
+                clock: self.clock,
+                epochs: Epochs::new(),
+            }),
+        }
+    }
+
+    fn profiles(&mut self) -> Result<Profiles, ConfigError> {
+        let mut settings = HashMap::<Key, CircuitSettings>::new();
+        for (field, text, own) in self.own.drain(..) {
+            let key = key_of(field, &text)?;
+            let earlier = settings.remove(&key).unwrap_or_default();
+            settings.insert(key, own.or(&earlier));
+        }
+        let mut profiles = Profiles {
+            defaults: self.defaults.check()?,
+            ..Profiles::default()
+        };
+        for ((key, own), number) in settings.into_iter().zip(0..) {
+            let profile = own.or(&self.defaults).check();
+            profiles.own.push(profile.map_err(|error| error.of(key.text()))?);
+            profiles.by_key.insert(key, number);
+        }
+        Ok(profiles)
+    }
+}
+
+fn key_of(field: &'static str, text: &str) -> Result<Key, ConfigError> {
+    let key =
+        Key::parse(text).map_err(|invalid| ConfigError::new(field, format!("{text:?}"), invalid.rule()))?;
+    if field == "origin" && !key.is_origin() {
+        return Err(ConfigError::new(
+            field,
+            format!("{text:?}"),
+            "an origin is given by a URL, such as https://api.example.com; for a name use `circuit`",
+        ));
+    }
+    Ok(key)
+}
+
+impl fmt::Debug for CircuitBreakerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreakerBuilder")
+            .field("defaults", &self.defaults)
+            .field("own", &self.own)
+            .field("scope", &self.scope)
+            .field("max_circuits", &self.max_circuits)
+            .finish_non_exhaustive()
+    }
+}

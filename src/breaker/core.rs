@@ -1,0 +1,243 @@
+//! What the clones of a breaker share.
+
+use super::{permit::Permit, profile::Profile};
+use crate::{
+    clock::Clock,
+    error::Rejection,
+    event::{CircuitEvent, Reporter},
+    key::{Key, KeyRef},
+    machine::{
+        Epochs, Expendable, Moment,
+        cell::CircuitCell,
+        circuit::{Admission, Circuit, Outcome},
+        tick::Tick,
+    },
+    registry::{Found, Registry, Resident, Tenancy, WhenFull},
+    scope::{BypassCircuit, CircuitKey, Keying},
+    verdict::{Attempt, Verdict},
+};
+use http::Extensions;
+use reqwest::Request;
+use std::{collections::HashMap, fmt, sync::Arc, time::Instant};
+
+pub(super) type Classifier = dyn Fn(&Attempt<'_>) -> Verdict + Send + Sync;
+
+pub(super) struct Core {
+    pub(super) keying: Keying,
+    pub(super) circuits: Registry<CircuitCell>,
+    pub(super) profiles: Profiles,
+    pub(super) classify: Option<Arc<Classifier>>,
+    pub(super) reporter: Reporter,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) birth: Instant,
+    pub(super) epochs: Epochs,
+}
+
+/// The profiles of all circuits: those with settings of their own, and the one of the others.
+#[derive(Debug, Default)]
+pub(super) struct Profiles {
+    pub(super) defaults: Profile,
+    pub(super) own: Vec<Profile>,
+    /// Where in `own` a key finds its profile.
+    pub(super) by_key: HashMap<Key, u32>,
+}
+
+impl Profiles {
+    const DEFAULTS: u32 = u32::MAX;
+
+    fn number_of(&self, key: &Key) -> u32 {
+        self.by_key.get(key).copied().unwrap_or(Self::DEFAULTS)
+    }
+
+    #[inline]
+    fn numbered(&self, number: u32) -> &Profile {
+        self.own.get(number as usize).unwrap_or(&self.defaults)
+    }
+}
+
+impl Core {
+    /// Asks the circuit of `request` for a permit. `Ok(None)`: the request passes and nobody looks.
+    #[inline]
+    pub(super) fn ask(
+        &self,
+        request: &Request,
+        extensions: &Extensions,
+    ) -> Result<Option<Permit<'_>>, Rejection> {
+        if extensions.get::<BypassCircuit>().is_some() {
+            return Ok(None);
+        }
+        let answer = match extensions.get::<CircuitKey>() {
+            Some(circuit) => circuit.key().map(|key| self.admit(key)),
+            None => self.keying.with_key(request, |key| self.admit(key)),
+        };
+        answer.unwrap_or(Ok(None))
+    }
+
+    #[inline]
+    fn admit(&self, key: KeyRef<'_>) -> Result<Option<Permit<'_>>, Rejection> {
+        let found = self.circuits.find(key);
+        if let Some(circuit) = &found {
+            if let Some(admission) = circuit.resident.admit_at_a_glance(circuit.tenancy.birth) {
+                return self.grant(circuit, admission);
+            }
+        }
+        self.admit_with_care(key, found)
+    }
+
+    /// Admits where a glance did not do: the circuit is new, gone, not closed, or under orders.
+    #[cold]
+    fn admit_with_care<'a>(
+        &'a self,
+        key: KeyRef<'_>,
+        mut found: Option<Found<'a, CircuitCell>>,
+    ) -> Result<Option<Permit<'a>>, Rejection> {
+        let context = self.context();
+        let mut journal = Vec::new();
+        let answer = loop {
+            let circuit = match found.take() {
+                Some(circuit) => Some(circuit),
+                None => self.find_or_create(key, WhenFull::TurnAway, &context, &mut journal),
+            };
+            let Some(circuit) = circuit else {
+                break None;
+            };
+            let birth = circuit.tenancy.birth;
+            if let Some(admission) = circuit.resident.admit(birth, &context.moment, &mut journal) {
+                // The permit first: a log subscriber that panics must not cost a probe slot.
+                break Some(self.grant(&circuit, admission));
+            }
+        };
+        self.reporter.report(&journal, context.moment.now);
+        answer.unwrap_or_else(|| {
+            self.reporter
+                .report_untracked(self.circuits.capacity(), context.moment.now);
+            Ok(None)
+        })
+    }
+
+    #[inline]
+    fn grant<'a>(
+        &'a self,
+        circuit: &Found<'a, CircuitCell>,
+        admission: Admission,
+    ) -> Result<Option<Permit<'a>>, Rejection> {
+        match admission {
+            Admission::Admitted { epoch } => {
+                let profile = self.profiles.numbered(circuit.tenancy.settings);
+                Ok(Some(Permit::new(self, circuit.resident, profile, epoch)))
+            }
+            Admission::Unobserved => Ok(None),
+            Admission::Refused(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Takes an outcome to its circuit.
+    #[inline]
+    pub(super) fn settle(&self, circuit: &CircuitCell, epoch: u64, outcome: Outcome) {
+        if !circuit.is_indifferent_to(epoch, outcome) {
+            self.settle_with_care(circuit, epoch, outcome);
+        }
+    }
+
+    #[cold]
+    fn settle_with_care(&self, circuit: &CircuitCell, epoch: u64, outcome: Outcome) {
+        let moment = self.moment();
+        let mut journal = Vec::new();
+        circuit.settle(epoch, outcome, &moment, &mut journal);
+        self.reporter.report(&journal, moment.now);
+    }
+
+    /// Runs `change` on the circuit of `key`; none where there is no such circuit.
+    pub(super) fn change<T>(
+        &self,
+        key: &Key,
+        change: impl FnOnce(&mut Circuit, &Moment<'_>, &mut Vec<CircuitEvent>) -> T,
+    ) -> Option<T> {
+        let moment = self.moment();
+        let mut journal = Vec::new();
+        let found = self.circuits.find(key.as_ref())?;
+        let changed = found.resident.with_owner(found.tenancy.birth, |circuit| {
+            change(circuit, &moment, &mut journal)
+        });
+        self.reporter.report(&journal, moment.now);
+        changed
+    }
+
+    /// Makes the circuit of `key` where there is none, beyond the cap if need be.
+    pub(super) fn ensure(&self, key: &Key) {
+        let context = self.context();
+        let mut journal = Vec::new();
+        self.find_or_create(key.as_ref(), WhenFull::Grow, &context, &mut journal);
+        self.reporter.report(&journal, context.moment.now);
+    }
+
+    fn find_or_create(
+        &self,
+        key: KeyRef<'_>,
+        when_full: WhenFull,
+        context: &Context<'_>,
+        journal: &mut Vec<CircuitEvent>,
+    ) -> Option<Found<'_, CircuitCell>> {
+        let arrival = self.circuits.find_or_create(key, when_full, context);
+        journal.extend(arrival.farewell.flatten());
+        arrival.found
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context {
+            profiles: &self.profiles,
+            moment: self.moment(),
+        }
+    }
+
+    pub(super) fn moment(&self) -> Moment<'_> {
+        Moment {
+            now: Tick::since_birth(self.birth, self.clock.now()),
+            chance: fastrand::u64(..),
+            epochs: &self.epochs,
+        }
+    }
+}
+
+/// What the registry tells a circuit that comes or goes.
+pub(crate) struct Context<'a> {
+    profiles: &'a Profiles,
+    moment: Moment<'a>,
+}
+
+impl Resident for CircuitCell {
+    type Context<'a> = Context<'a>;
+    /// Only a circuit that was not closed leaves with a word.
+    type Farewell = Option<CircuitEvent>;
+
+    fn vacant() -> Self {
+        Self::vacant()
+    }
+
+    fn expendable(&self, context: &Context<'_>) -> Option<Expendable> {
+        self.with_circuit(|circuit| circuit.expendable(context.moment.now))?
+    }
+
+    fn evict(&self, at_most: Expendable, context: &Context<'_>) -> Option<Option<CircuitEvent>> {
+        let circuit = self.evict(at_most, context.moment.now)?;
+        Some(circuit.forget(&context.moment))
+    }
+
+    fn occupy(&self, key: &Key, context: &Context<'_>) -> Tenancy {
+        let settings = context.profiles.number_of(key);
+        let policy = Arc::clone(&context.profiles.numbered(settings).policy);
+        let birth = context.moment.epochs.next();
+        self.occupy(birth, Circuit::new(Arc::clone(key.text()), policy, birth));
+        Tenancy { birth, settings }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("keying", &self.keying)
+            .field("circuits", &self.circuits)
+            .field("profiles", &self.profiles)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,24 @@
+//! The breaker in a chain.
+
+use super::CircuitBreaker;
+use http::Extensions;
+use reqwest::{Request, Response};
+use reqwest_middleware::{Middleware, Next, Result};
+
+#[async_trait::async_trait]
+impl Middleware for CircuitBreaker {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let Some(permit) = self.core.ask(&request, extensions)? else {
+            return next.run(request, extensions).await;
+        };
+        let method = request.method().clone();
+        let result = next.run(request, extensions).await;
+        permit.settle(&method, &result);
+        result
+    }
+}

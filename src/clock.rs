@@ -1,0 +1,76 @@
+//! The time that decisions are made by.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Where a breaker reads the time for its decisions: when an open period ends, what a window still holds.
+///
+/// Waits (timers) are tokio's. `now` may be called from many threads at once; it should not panic, and what it returns
+/// should not go back. A clock that does go back harms nothing: no time has passed then.
+pub trait Clock: Send + Sync + 'static {
+    /// The time.
+    fn now(&self) -> Instant;
+}
+
+/// The default: tokio's time. It is the system's monotonic clock, and stands still where a test pauses the runtime.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokioClock;
+
+impl Clock for TokioClock {
+    fn now(&self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+}
+
+/// A clock that a test moves by hand, so that settings can be tried out without waiting and without a runtime.
+///
+/// Clones share the time: give one to the breaker and keep one.
+///
+/// ```
+/// use reqwest_resilience::{CircuitBreaker, ManualClock};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let breaker = CircuitBreaker::builder().clock(clock.clone()).build()?;
+/// clock.advance(Duration::from_secs(30));
+/// # Ok::<(), reqwest_resilience::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct ManualClock(Arc<Mutex<Instant>>);
+
+impl ManualClock {
+    /// A clock that stands at the present time.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    /// Moves the time on. A step beyond what an [`Instant`] can tell is not taken.
+    pub fn advance(&self, by: Duration) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(later) = now.checked_add(by) {
+            *now = later;
+        }
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ManualClock").field(&self.now()).finish()
+    }
+}

@@ -1,0 +1,207 @@
+//! How events leave: as log events with fields, and to listeners. The only file that names tracing.
+
+pub use crate::machine::event::{CircuitEvent, OpenReason};
+
+use crate::{
+    machine::{
+        throttle::Throttle,
+        tick::{Tick, saturating_nanos},
+    },
+    sync::{Mutex, lock},
+};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+/// The target of every log event of this crate.
+const TARGET: &str = "reqwest_resilience";
+
+pub(crate) type Listener = dyn Fn(&CircuitEvent) + Send + Sync;
+
+/// Where the events of a breaker go.
+pub(crate) struct Reporter {
+    listeners: Vec<Arc<Listener>>,
+    untracked: Mutex<Throttle>,
+    panics: Mutex<Throttle>,
+}
+
+impl Reporter {
+    pub(crate) fn new(listeners: Vec<Arc<Listener>>) -> Self {
+        Self {
+            listeners,
+            untracked: Mutex::new(Throttle::default()),
+            panics: Mutex::new(Throttle::default()),
+        }
+    }
+
+    /// Sends events out, in their order. The caller holds no lock: a listener or a log subscriber may come back with
+    /// a call of its own.
+    pub(crate) fn report(&self, events: &[CircuitEvent], now: Tick) {
+        for event in events {
+            trace(event);
+            for listener in &self.listeners {
+                if catch_unwind(AssertUnwindSafe(|| listener(event))).is_err() {
+                    self.report_panic(now);
+                }
+            }
+        }
+    }
+
+    /// Says that a request passed without a circuit.
+    pub(crate) fn report_untracked(&self, max_circuits: usize, now: Tick) {
+        let admitted = lock(&self.untracked).admit(now);
+        if let Some(suppressed) = admitted {
+            let event = CircuitEvent::Untracked {
+                max_circuits,
+                suppressed,
+            };
+            self.report(&[event], now);
+        }
+    }
+
+    fn report_panic(&self, now: Tick) {
+        let admitted = lock(&self.panics).admit(now);
+        if let Some(suppressed) = admitted {
+            tracing::error!(target: TARGET, event = "circuit.listener_panicked", suppressed);
+        }
+    }
+}
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reporter")
+            .field("listeners", &self.listeners.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Milliseconds, rounded up, so that no wait is logged as shorter than it is.
+fn millis(duration: Duration) -> u64 {
+    saturating_nanos(duration).div_ceil(1_000_000)
+}
+
+#[allow(clippy::too_many_lines, reason = "one arm for each event of the contract")]
+fn trace(event: &CircuitEvent) {
+    let name = event.name();
+    match event {
+        CircuitEvent::Opened {
+            circuit_key,
+            from,
+            reason,
+            failures,
+            calls,
+            open_for,
+            mode,
+            epoch,
+        } => tracing::warn!(
+            target: TARGET,
+            event = name,
+            circuit_key = &**circuit_key,
+            from = from.as_str(),
+            reason = reason.as_str(),
+            failures,
+            calls,
+            open_for_ms = millis(*open_for),
+            mode = mode.as_str(),
+            epoch,
+        ),
+        CircuitEvent::HalfOpen {
+            circuit_key,
+            mode,
+            epoch,
+        } => tracing::info!(
+            target: TARGET,
+            event = name,
+            circuit_key = &**circuit_key,
+            mode = mode.as_str(),
+            epoch,
+        ),
+        CircuitEvent::Closed {
+            circuit_key,
+            rejected,
+            outage,
+            mode,
+            epoch,
+        } => tracing::info!(
+            target: TARGET,
+            event = name,
+            circuit_key = &**circuit_key,
+            rejected,
+            outage_ms = millis(*outage),
+            mode = mode.as_str(),
+            epoch,
+        ),
+        CircuitEvent::Rejected {
+            circuit_key,
+            state,
+            retry_after,
+            suppressed,
+            mode,
+        } => tracing::warn!(
+            target: TARGET,
+            event = name,
+            circuit_key = &**circuit_key,
+            state = state.as_str(),
+            retry_after_ms = retry_after.map(millis),
+            suppressed,
+            mode = mode.as_str(),
+        ),
+        CircuitEvent::ModeChanged {
+            circuit_key,
+            mode,
+            epoch,
+        } => tracing::info!(
+            target: TARGET,
+            event = name,
+            circuit_key = &**circuit_key,
+            mode = mode.as_str(),
+            epoch,
+        ),
+        CircuitEvent::Reset {
+            circuit_key,
+            from,
+            rejected,
+            mode,
+            epoch,
+        } => tracing::info!(
+            target: TARGET,
+            event = name,
+            circuit_key = &**circuit_key,
+            from = from.as_str(),
+            rejected,
+            mode = mode.as_str(),
+            epoch,
+        ),
+        CircuitEvent::Forgotten {
+            circuit_key,
+            state,
+            rejected,
+            epoch,
+        } => tracing::info!(
+            target: TARGET,
+            event = name,
+            circuit_key = &**circuit_key,
+            state = state.as_str(),
+            rejected,
+            epoch,
+        ),
+        CircuitEvent::StaleOutcome {
+            circuit_key,
+            epoch,
+            admitted_epoch,
+        } => tracing::debug!(
+            target: TARGET,
+            event = name,
+            circuit_key = &**circuit_key,
+            epoch,
+            admitted_epoch,
+        ),
+        CircuitEvent::Untracked {
+            max_circuits,
+            suppressed,
+        } => tracing::warn!(target: TARGET, event = name, max_circuits, suppressed),
+    }
+}

@@ -1,0 +1,196 @@
+//! What a circuit is found by.
+
+use crate::{error::InvalidKey, origin::OriginRef};
+use papaya::Equivalent;
+use reqwest::Url;
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+/// A key in a registry: an origin or a name, with its text.
+///
+/// The text is built once, when the key is, and shared by everything that prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    text: Arc<str>,
+    shape: Shape,
+}
+
+/// What the text is made of, so that a borrowed key can be compared with it piece by piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Name,
+    Origin { scheme: u32, host: u32, port: u16 },
+}
+
+/// A key that borrows from the request: what a lookup takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyRef<'a> {
+    Name(&'a str),
+    Origin(OriginRef<'a>),
+}
+
+const SEPARATOR: &str = "://";
+
+impl Key {
+    /// A text with `://` is a URL and stands for its origin; any other nonempty text is a name.
+    pub(crate) fn parse(text: &str) -> Result<Self, InvalidKey> {
+        if text.contains(SEPARATOR) {
+            let url = Url::parse(text).map_err(|_| InvalidKey::NOT_A_URL)?;
+            return OriginRef::of(&url)
+                .map(|origin| KeyRef::Origin(origin).to_key())
+                .ok_or(InvalidKey::NO_ORIGIN);
+        }
+        if text.is_empty() {
+            return Err(InvalidKey::EMPTY);
+        }
+        Ok(KeyRef::Name(text).to_key())
+    }
+
+    pub(crate) fn text(&self) -> &Arc<str> {
+        &self.text
+    }
+
+    pub(crate) fn is_origin(&self) -> bool {
+        matches!(self.shape, Shape::Origin { .. })
+    }
+
+    pub(crate) fn as_ref(&self) -> KeyRef<'_> {
+        match self.shape {
+            Shape::Name => KeyRef::Name(&self.text),
+            Shape::Origin { port, .. } => KeyRef::Origin(OriginRef {
+                scheme: self.scheme(),
+                host: self.host(),
+                port,
+            }),
+        }
+    }
+
+    fn scheme(&self) -> &str {
+        match self.shape {
+            Shape::Name => "",
+            Shape::Origin { scheme, .. } => self.text.get(..scheme as usize).unwrap_or_default(),
+        }
+    }
+
+    fn host(&self) -> &str {
+        match self.shape {
+            Shape::Name => &self.text,
+            Shape::Origin { scheme, host, .. } => {
+                let start = scheme as usize + SEPARATOR.len();
+                self.text.get(start..start + host as usize).unwrap_or_default()
+            }
+        }
+    }
+}
+
+impl KeyRef<'_> {
+    pub(crate) fn to_key(self) -> Key {
+        match self {
+            Self::Name(name) => Key {
+                text: name.into(),
+                shape: Shape::Name,
+            },
+            Self::Origin(origin) => Key {
+                text: origin.to_string().into(),
+                shape: Shape::Origin {
+                    scheme: length(origin.scheme),
+                    host: length(origin.host),
+                    port: origin.port,
+                },
+            },
+        }
+    }
+}
+
+/// The parts of a URL are shorter than 4 GiB: `url` refuses longer ones.
+fn length(part: &str) -> u32 {
+    u32::try_from(part.len()).unwrap_or(u32::MAX)
+}
+
+/// The host, or the name, in one write and the rest folded into one word: a lookup is on every call.
+impl Hash for KeyRef<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let (text, rest) = match self {
+            Self::Name(name) => (*name, 0),
+            Self::Origin(origin) => (
+                origin.host,
+                u64::from(origin.port) << 32 | origin.scheme.len() as u64,
+            ),
+        };
+        state.write(text.as_bytes());
+        state.write_u64(rest ^ (text.len() as u64) << 48);
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_ref().hash(state);
+    }
+}
+
+impl Equivalent<Key> for KeyRef<'_> {
+    #[inline]
+    fn equivalent(&self, key: &Key) -> bool {
+        match (self, key.shape) {
+            (Self::Name(name), Shape::Name) => **name == *key.text,
+            (Self::Origin(origin), Shape::Origin { port, .. }) => {
+                origin.port == port && origin.host == key.host() && origin.scheme == key.scheme()
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hash::{BuildHasher, RandomState};
+
+    #[test]
+    fn a_borrowed_key_finds_what_was_stored_under_it_and_nothing_else() {
+        let texts = [
+            "https://h",
+            "http://h",
+            "http://h:443",
+            "https://hh",
+            "http://[::1]:80",
+            "ws://h:443",
+            "h",
+            "h:443",
+            "https",
+        ];
+        let state = RandomState::new();
+        for stored in texts {
+            let stored = Key::parse(stored).unwrap();
+            for asked in texts {
+                let asked = Key::parse(asked).unwrap();
+                let same = stored.text() == asked.text();
+                assert_eq!(asked.as_ref().equivalent(&stored), same, "{asked} {stored}");
+                assert!(!same || state.hash_one(asked.as_ref()) == state.hash_one(&stored));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_says_why() {
+        for (text, error) in [
+            ("", InvalidKey::EMPTY),
+            ("http://", InvalidKey::NOT_A_URL),
+            ("://", InvalidKey::NOT_A_URL),
+            ("file:///etc/hosts", InvalidKey::NO_ORIGIN),
+            ("custom://host", InvalidKey::NO_ORIGIN),
+        ] {
+            assert_eq!(Key::parse(text), Err(error), "{text}");
+        }
+    }
+}

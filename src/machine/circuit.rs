@@ -1,0 +1,512 @@
+//! The state machine of one circuit.
+//!
+//! Pure: an old state, an event and a moment in, a new state and what happened out. Nothing here is shared between
+//! threads; [`cell`](super::cell) does that.
+
+use super::{
+    Expendable, Moment,
+    event::{CircuitEvent, OpenReason},
+    policy::CircuitPolicy,
+    snapshot::{CircuitSnapshot, WindowSnapshot},
+    state::{CircuitMode, CircuitState},
+    throttle::Throttle,
+    tick::Tick,
+    window::Window,
+    word::Word,
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// What became of a call that asks to be sent.
+#[derive(Debug)]
+#[must_use = "an admitted call has to be settled"]
+pub(crate) enum Admission {
+    /// It goes out, and its outcome counts in this epoch and in no other.
+    Admitted { epoch: u64 },
+    /// It goes out, and its outcome is nobody's.
+    Unobserved,
+    /// It does not go out.
+    Refused(Refusal),
+}
+
+/// Why a call does not go out.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) circuit_key: Arc<str>,
+    pub(crate) state: CircuitState,
+    pub(crate) mode: CircuitMode,
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// How an admitted call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Success,
+    /// With the wait that the origin asked for.
+    Failure {
+        retry_after: Option<Duration>,
+    },
+    /// It says nothing about the origin.
+    Ignored,
+}
+
+/// One circuit.
+///
+/// ```text
+///             trip rule met                     open_for over, next call
+///  ┌────────┐ ───────────────► ┌──────┐ ─────────────────────────────► ┌───────────┐
+///  │ closed │                  │ open │                                │ half-open │
+///  └────────┘                  └──────┘ ◄───────────────────────────── └───────────┘
+///       ▲                                 a probe failed or outlived         │
+///       │                                 its lease: wait again              │
+///       └────────────────────────────────────────────────────────────────────┘
+///                       success_threshold probes succeeded: all counters start from zero
+/// ```
+#[derive(Debug)]
+pub(crate) struct Circuit {
+    key: Arc<str>,
+    policy: Arc<CircuitPolicy>,
+    /// The first epoch of this owner of the slot.
+    birth: u64,
+    epoch: u64,
+    mode: CircuitMode,
+    phase: Phase,
+    window: Option<Box<Window>>,
+    outage: Outage,
+}
+
+/// The state, with what only it carries.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Closed {
+        /// Failures in a row.
+        consecutive: u32,
+    },
+    Open {
+        until: Tick,
+    },
+    HalfOpen {
+        in_flight: u8,
+        passed: u8,
+        /// When the youngest probe left.
+        youngest: Tick,
+    },
+}
+
+/// From the first opening until the circuit closes again, failed probes included. While closed it is blank, but for the
+/// rejections of a forced-open circuit.
+#[derive(Debug, Default)]
+struct Outage {
+    since: Option<Tick>,
+    reopenings: u32,
+    rejected: u64,
+    reports: Throttle,
+}
+
+impl Circuit {
+    pub(crate) fn new(key: Arc<str>, policy: Arc<CircuitPolicy>, birth: u64) -> Self {
+        Self {
+            key,
+            birth,
+            epoch: birth,
+            mode: policy.mode,
+            phase: Phase::Closed { consecutive: 0 },
+            window: policy.trip.rate.map(|rate| Box::new(Window::over(rate.over))),
+            outage: Outage::default(),
+            policy,
+        }
+    }
+
+    /// Asks for one call.
+    pub(crate) fn admit(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) -> Admission {
+        match self.mode {
+            CircuitMode::ForcedClosed => return Admission::Unobserved,
+            CircuitMode::ForcedOpen => {
+                return Admission::Refused(self.refuse(None, at.now, journal));
+            }
+            CircuitMode::Enforcing | CircuitMode::Shadow => {}
+        }
+        self.end_lease(at, journal);
+        self.end_wait(at, journal);
+        let retry_after = match &mut self.phase {
+            Phase::Closed { .. } => return Admission::Admitted { epoch: self.epoch },
+            Phase::Open { until } => Some(until.since(at.now)),
+            Phase::HalfOpen {
+                in_flight,
+                passed,
+                youngest,
+            } => {
+                let needed = self.policy.success_threshold.get().saturating_sub(*passed);
+                if *in_flight < self.policy.probes.get().min(needed) {
+                    *in_flight += 1;
+                    *youngest = at.now.max(*youngest);
+                    return Admission::Admitted { epoch: self.epoch };
+                }
+                None
+            }
+        };
+        let refusal = self.refuse(retry_after, at.now, journal);
+        if self.mode == CircuitMode::Shadow {
+            return Admission::Unobserved;
+        }
+        Admission::Refused(refusal)
+    }
+
+    /// Takes the outcome of a call that was admitted in `epoch`. In any other epoch it changes nothing.
+    pub(crate) fn settle(
+        &mut self,
+        epoch: u64,
+        outcome: Outcome,
+        at: &Moment<'_>,
+        journal: &mut Vec<CircuitEvent>,
+    ) {
+        self.end_lease(at, journal);
+        if epoch != self.epoch {
+            // What an earlier owner of the slot admitted has no name to be reported by.
+            if outcome != Outcome::Ignored && self.birth <= epoch {
+                journal.push(CircuitEvent::StaleOutcome {
+                    circuit_key: Arc::clone(&self.key),
+                    epoch: self.epoch,
+                    admitted_epoch: epoch,
+                });
+            }
+            return;
+        }
+        match &mut self.phase {
+            Phase::Closed { .. } => self.count(outcome, at, journal),
+            Phase::HalfOpen {
+                in_flight, passed, ..
+            } => {
+                *in_flight = in_flight.saturating_sub(1);
+                match outcome {
+                    Outcome::Ignored => {}
+                    Outcome::Failure { retry_after } => {
+                        self.open(&Cause::probe(at.now), retry_after, at, journal);
+                    }
+                    Outcome::Success => {
+                        *passed = passed.saturating_add(1);
+                        if self.policy.success_threshold.get() <= *passed {
+                            self.close(at, journal);
+                        }
+                    }
+                }
+            }
+            // An open circuit admits nobody, so no outcome carries its epoch.
+            Phase::Open { .. } => {}
+        }
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: CircuitMode, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        if mode == self.mode {
+            return;
+        }
+        self.mode = mode;
+        match &mut self.phase {
+            Phase::Closed { .. } => self.outage = Outage::default(),
+            Phase::HalfOpen { in_flight, .. } => *in_flight = 0,
+            Phase::Open { .. } => {}
+        }
+        self.epoch = at.epochs.next();
+        journal.push(CircuitEvent::ModeChanged {
+            circuit_key: Arc::clone(&self.key),
+            mode,
+            epoch: self.epoch,
+        });
+    }
+
+    /// Closed, nothing counted, in the mode of the settings.
+    pub(crate) fn reset(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        let from = self.state();
+        let rejected = self.outage.rejected;
+        self.mode = self.policy.mode;
+        self.begin_closed(at);
+        journal.push(CircuitEvent::Reset {
+            circuit_key: Arc::clone(&self.key),
+            from,
+            rejected,
+            mode: self.mode,
+            epoch: self.epoch,
+        });
+    }
+
+    /// Whether the circuit may make room for another, and how gladly.
+    ///
+    /// Never while it still protects somebody (open within its wait, a probe out), nor when an operator gave it a
+    /// mode that its settings would not give it again.
+    pub(crate) fn expendable(&mut self, now: Tick) -> Option<Expendable> {
+        if self.mode != self.policy.mode {
+            return None;
+        }
+        match self.phase {
+            Phase::Closed { consecutive } => {
+                let calls = self.window.as_mut().map_or(0, |window| window.counts(now).calls);
+                let blank = consecutive == 0 && calls == 0 && self.outage.rejected == 0;
+                Some(if blank {
+                    Expendable::Fresh
+                } else {
+                    Expendable::Counted
+                })
+            }
+            Phase::Open { until } => (until <= now).then_some(Expendable::WaitOver),
+            Phase::HalfOpen { in_flight: 0, .. } => Some(Expendable::WaitOver),
+            // A probe that hangs for good must not hold the slot for good.
+            Phase::HalfOpen { youngest, .. } => {
+                let wait = self
+                    .policy
+                    .wait(self.outage.reopenings.saturating_add(1), None, u64::MAX);
+                let reopened_until = youngest.after(self.policy.probe_lease).after(wait);
+                (reopened_until <= now).then_some(Expendable::WaitOver)
+            }
+        }
+    }
+
+    /// The end of this circuit. Only one that was not closed is worth a word.
+    pub(crate) fn forget(self, at: &Moment<'_>) -> Option<CircuitEvent> {
+        let state = self.state();
+        (state != CircuitState::Closed).then(|| CircuitEvent::Forgotten {
+            circuit_key: self.key,
+            state,
+            rejected: self.outage.rejected,
+            epoch: at.epochs.next(),
+        })
+    }
+
+    pub(crate) fn snapshot(&mut self, now: Tick, birth: Instant) -> CircuitSnapshot {
+        let (consecutive_failures, retry_after, probes_in_flight) = match self.phase {
+            Phase::Closed { consecutive } => (consecutive, None, 0),
+            Phase::Open { until } => (0, Some(until.since(now)), 0),
+            Phase::HalfOpen {
+                in_flight, passed, ..
+            } => {
+                let needed = self.policy.success_threshold.get().saturating_sub(passed);
+                let free = in_flight < self.policy.probes.get().min(needed);
+                (0, free.then_some(Duration::ZERO), u32::from(in_flight))
+            }
+        };
+        CircuitSnapshot {
+            circuit_key: Arc::clone(&self.key),
+            state: self.state(),
+            mode: self.mode,
+            consecutive_failures,
+            window: self.window.as_mut().map(|window| {
+                let counts = window.counts(now);
+                WindowSnapshot {
+                    calls: counts.calls,
+                    failures: counts.failures,
+                }
+            }),
+            retry_after: retry_after.filter(|_| self.mode != CircuitMode::ForcedOpen),
+            probes_in_flight,
+            rejected: self.outage.rejected,
+            opened_at: self.outage.since.and_then(|since| since.instant(birth)),
+            epoch: self.epoch,
+        }
+    }
+
+    /// The circuit at a glance.
+    pub(crate) fn word(&self) -> Word {
+        let records = match self.phase {
+            Phase::Closed { consecutive } => consecutive != 0 || self.window.is_some(),
+            Phase::Open { .. } | Phase::HalfOpen { .. } => true,
+        };
+        Word::new(self.state(), self.mode, records, self.epoch)
+    }
+
+    pub(crate) fn state(&self) -> CircuitState {
+        match self.phase {
+            Phase::Closed { .. } => CircuitState::Closed,
+            Phase::Open { .. } => CircuitState::Open,
+            Phase::HalfOpen { .. } => CircuitState::HalfOpen,
+        }
+    }
+
+    /// Counts an outcome while closed, and opens when the evidence, this outcome included, is enough.
+    fn count(&mut self, outcome: Outcome, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        let (failed, retry_after) = match outcome {
+            Outcome::Ignored => return,
+            Outcome::Success => (false, None),
+            Outcome::Failure { retry_after } => (true, retry_after),
+        };
+        let run = match &mut self.phase {
+            Phase::Closed { consecutive } if failed => {
+                *consecutive = consecutive.saturating_add(1);
+                *consecutive
+            }
+            phase => {
+                *phase = Phase::Closed { consecutive: 0 };
+                0
+            }
+        };
+        let counts = self.window.as_mut().map(|window| window.record(failed, at.now));
+        let trip = self.policy.trip;
+        let cause = if failed && trip.met_by_run(run) {
+            Cause {
+                reason: OpenReason::Consecutive,
+                failures: run.into(),
+                calls: None,
+                since: at.now,
+            }
+        } else {
+            match counts {
+                Some(counts) if trip.met_by_rate(counts) => Cause {
+                    reason: OpenReason::FailureRate,
+                    failures: counts.failures,
+                    calls: Some(counts.calls),
+                    since: at.now,
+                },
+                _ => return,
+            }
+        };
+        self.open(&cause, retry_after, at, journal);
+    }
+
+    /// When no probe had an outcome within the lease, they have failed, and the circuit has been open since then.
+    fn end_lease(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        let Phase::HalfOpen {
+            in_flight: in_flight @ 1..,
+            youngest,
+            ..
+        } = self.phase
+        else {
+            return;
+        };
+        let end = youngest.after(self.policy.probe_lease);
+        if end <= at.now {
+            let cause = Cause {
+                reason: OpenReason::Lease,
+                failures: in_flight.into(),
+                calls: None,
+                since: end,
+            };
+            self.open(&cause, None, at, journal);
+        }
+    }
+
+    /// When the open period is over, the circuit is half-open.
+    fn end_wait(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        match self.phase {
+            Phase::Open { until } if until <= at.now => {}
+            _ => return,
+        }
+        self.phase = Phase::HalfOpen {
+            in_flight: 0,
+            passed: 0,
+            youngest: at.now,
+        };
+        self.epoch = at.epochs.next();
+        journal.push(CircuitEvent::HalfOpen {
+            circuit_key: Arc::clone(&self.key),
+            mode: self.mode,
+            epoch: self.epoch,
+        });
+    }
+
+    fn open(
+        &mut self,
+        cause: &Cause,
+        retry_after: Option<Duration>,
+        at: &Moment<'_>,
+        journal: &mut Vec<CircuitEvent>,
+    ) {
+        let from = self.state();
+        if from == CircuitState::Closed {
+            self.outage = Outage {
+                since: Some(cause.since),
+                ..Outage::default()
+            };
+            self.clear_window();
+        } else {
+            self.outage.reopenings = self.outage.reopenings.saturating_add(1);
+        }
+        let open_for = self.policy.wait(self.outage.reopenings, retry_after, at.chance);
+        self.phase = Phase::Open {
+            until: cause.since.after(open_for),
+        };
+        self.epoch = at.epochs.next();
+        journal.push(CircuitEvent::Opened {
+            circuit_key: Arc::clone(&self.key),
+            from,
+            reason: cause.reason,
+            failures: cause.failures,
+            calls: cause.calls,
+            open_for,
+            mode: self.mode,
+            epoch: self.epoch,
+        });
+    }
+
+    fn close(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        let rejected = self.outage.rejected;
+        let outage = self
+            .outage
+            .since
+            .map_or(Duration::ZERO, |since| at.now.since(since));
+        self.begin_closed(at);
+        journal.push(CircuitEvent::Closed {
+            circuit_key: Arc::clone(&self.key),
+            rejected,
+            outage,
+            mode: self.mode,
+            epoch: self.epoch,
+        });
+    }
+
+    fn begin_closed(&mut self, at: &Moment<'_>) {
+        self.phase = Phase::Closed { consecutive: 0 };
+        self.outage = Outage::default();
+        self.clear_window();
+        self.epoch = at.epochs.next();
+    }
+
+    fn clear_window(&mut self) {
+        if let Some(window) = &mut self.window {
+            window.clear();
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        retry_after: Option<Duration>,
+        now: Tick,
+        journal: &mut Vec<CircuitEvent>,
+    ) -> Refusal {
+        self.outage.rejected = self.outage.rejected.saturating_add(1);
+        let refusal = Refusal {
+            circuit_key: Arc::clone(&self.key),
+            state: self.state(),
+            mode: self.mode,
+            retry_after,
+        };
+        if let Some(suppressed) = self.outage.reports.admit(now) {
+            journal.push(CircuitEvent::Rejected {
+                circuit_key: Arc::clone(&refusal.circuit_key),
+                state: refusal.state,
+                retry_after,
+                suppressed,
+                mode: refusal.mode,
+            });
+        }
+        refusal
+    }
+}
+
+/// Why a circuit opens, and since when it is open.
+struct Cause {
+    reason: OpenReason,
+    failures: u64,
+    calls: Option<u64>,
+    since: Tick,
+}
+
+impl Cause {
+    fn probe(since: Tick) -> Self {
+        Self {
+            reason: OpenReason::Probe,
+            failures: 1,
+            calls: None,
+            since,
+        }
+    }
+}

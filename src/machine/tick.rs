@@ -1,0 +1,70 @@
+//! Time as one integer.
+
+use std::time::{Duration, Instant};
+
+/// A point in time: nanoseconds since the birth of the breaker.
+///
+/// Arithmetic saturates. [`Tick::NEVER`], 584 years away, stands for everything that does not fit, so no
+/// duration that a user may set can overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(u64);
+
+impl Tick {
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
+    /// `now`, counted from `birth`. A clock that went back reads as birth.
+    pub(crate) fn since_birth(birth: Instant, now: Instant) -> Self {
+        Self(saturating_nanos(now.saturating_duration_since(birth)))
+    }
+
+    pub(crate) fn nanos(self) -> u64 {
+        self.0
+    }
+
+    #[must_use]
+    pub(crate) fn after(self, wait: Duration) -> Self {
+        Self(self.0.saturating_add(saturating_nanos(wait)))
+    }
+
+    /// How long after `earlier` this is; zero when it is not, the longest of all durations when it is never.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        if self == Self::NEVER {
+            return Duration::MAX;
+        }
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The same point on the clock that `birth` was read from, where that clock reaches so far.
+    pub(crate) fn instant(self, birth: Instant) -> Option<Instant> {
+        birth.checked_add(Duration::from_nanos(self.0))
+    }
+}
+
+/// The nanoseconds of a duration, as far as they fit.
+pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_beyond_all_time_never_ends() {
+        let birth = Instant::now();
+        let born = Tick::since_birth(birth, birth);
+        assert_eq!(born.after(Duration::MAX), Tick::NEVER);
+        assert_eq!(Tick::NEVER.after(Duration::from_nanos(1)), Tick::NEVER);
+        assert_eq!(Tick::NEVER.since(born), Duration::MAX);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_reads_as_birth() {
+        let birth = Instant::now();
+        let later = birth + Duration::from_secs(1);
+        assert_eq!(Tick::since_birth(later, birth).nanos(), 0);
+        let tick = Tick::since_birth(birth, later);
+        assert_eq!(tick.instant(birth), Some(later));
+        assert_eq!(Tick::since_birth(birth, birth).since(tick), Duration::ZERO);
+    }
+}

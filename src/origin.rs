@@ -1,0 +1,42 @@
+//! Where a request goes, borrowed from its URL.
+
+use reqwest::Url;
+use std::fmt;
+
+/// `scheme://host:port` without an allocation.
+///
+/// The host is as the URL standard leaves it: lower case, IDN in its ASCII form, IPv6 in brackets. Userinfo, path and query are no
+/// part of it, so no secret gets into a log through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OriginRef<'a> {
+    pub(crate) scheme: &'a str,
+    pub(crate) host: &'a str,
+    pub(crate) port: u16,
+}
+
+impl<'a> OriginRef<'a> {
+    /// The origin of `url`; none without a host or a known port.
+    #[inline]
+    pub(crate) fn of(url: &'a Url) -> Option<Self> {
+        Some(Self {
+            scheme: url.scheme(),
+            host: without_root_dot(url.host_str()?),
+            port: url.port_or_known_default()?,
+        })
+    }
+}
+
+impl fmt::Display for OriginRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}:{}", self.scheme, self.host, self.port)
+    }
+}
+
+/// `localhost.` names the same host as `localhost`: the dot is the root of DNS (RFC 1034, 3.1).
+#[inline]
+fn without_root_dot(host: &str) -> &str {
+    match host.strip_suffix('.') {
+        Some(relative) if !relative.is_empty() => relative,
+        _ => host,
+    }
+}

@@ -1,0 +1,268 @@
+//! Key to resident: the only file that names the map and, below it, the arena.
+//!
+//! Residents (circuits) live in slots that never move. A concurrent map leads from a borrowed key to a slot and to the tenancy in
+//! it, so a call on its way holds a plain reference: no count is kept, nothing shared is written.
+//!
+//! At capacity a newcomer is given the slot of a resident that can be spared. Its tenancy ends there: whoever still holds
+//! the old one is told by the resident, which knows whose it is (see [`CircuitCell`](crate::machine::cell::CircuitCell)).
+
+mod arena;
+
+use crate::{
+    key::{Key, KeyRef},
+    machine::Expendable,
+    sync::{Mutex, lock},
+};
+use arena::Arena;
+use foldhash::fast::RandomState;
+use papaya::HashMap;
+use std::{
+    fmt,
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+/// At how many slots a newcomer looks for one to take over.
+const LOOKS: u32 = 64;
+/// How many keys the map has room for before it has to grow.
+const ROOM: usize = 1_024;
+
+/// What lives in the slots of a registry.
+pub(crate) trait Resident {
+    /// What decisions about residents are told.
+    type Context<'a>;
+    /// What is left to say of an evicted one.
+    type Farewell;
+
+    /// An empty place.
+    fn vacant() -> Self;
+
+    /// How gladly it is given up; none: not at all.
+    fn expendable(&self, context: &Self::Context<'_>) -> Option<Expendable>;
+
+    /// Ends the tenancy if it can still be given up as gladly as `at_most`. From then on nobody is served here.
+    fn evict(&self, at_most: Expendable, context: &Self::Context<'_>) -> Option<Self::Farewell>;
+
+    /// Begins a tenancy in the vacant place.
+    fn occupy(&self, key: &Key, context: &Self::Context<'_>) -> Tenancy;
+}
+
+/// Whose a slot is. Every tenancy has a number of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tenancy {
+    pub(crate) birth: u64,
+    /// Which settings the tenant has.
+    pub(crate) settings: u32,
+}
+
+/// A resident, as found under a key.
+pub(crate) struct Found<'r, R> {
+    pub(crate) resident: &'r R,
+    pub(crate) tenancy: Tenancy,
+}
+
+/// A newcomer's place, and what is left to say of its predecessor.
+pub(crate) struct Arrival<'r, R: Resident> {
+    /// None: no slot could be spared.
+    pub(crate) found: Option<Found<'r, R>>,
+    pub(crate) farewell: Option<R::Farewell>,
+}
+
+/// What to do with a newcomer when all slots are taken and none can be spared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    TurnAway,
+    Grow,
+}
+
+pub(crate) struct Registry<R: Resident> {
+    map: HashMap<Key, Address, RandomState>,
+    slots: Arena<Slot<R>>,
+    /// How many slots were ever occupied; they all are.
+    occupied: AtomicU32,
+    capacity: usize,
+    desk: Mutex<Desk>,
+}
+
+#[derive(Clone, Copy)]
+struct Address {
+    slot: u32,
+    tenancy: Tenancy,
+}
+
+/// Aligned to a cache line, so that a busy neighbour slows nobody down.
+#[repr(align(64))]
+struct Slot<R> {
+    resident: R,
+    /// Second chance: used since the clock hand last came by. Written only when clear.
+    used: AtomicBool,
+}
+
+/// Where newcomers queue: all creations and evictions happen under this lock, one at a time.
+struct Desk {
+    /// The key of each slot.
+    keys: Vec<Key>,
+    /// The clock hand: where the next look for a slot to spare begins.
+    hand: u32,
+}
+
+impl<R: Resident> Registry<R> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            map: HashMap::builder()
+                .capacity(capacity.min(ROOM))
+                .hasher(RandomState::default())
+                .build(),
+            slots: Arena::new(),
+            occupied: AtomicU32::new(0),
+            capacity,
+            desk: Mutex::new(Desk {
+                keys: Vec::new(),
+                hand: 0,
+            }),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The resident under `key`. Takes no lock; writes at most the mark that it was used.
+    #[inline]
+    pub(crate) fn find(&self, key: KeyRef<'_>) -> Option<Found<'_, R>> {
+        let address = *self.map.get(&key, &self.map.guard())?;
+        let slot = self.slots.get(address.slot)?;
+        if !slot.used.load(Ordering::Relaxed) {
+            slot.used.store(true, Ordering::Relaxed);
+        }
+        Some(Found {
+            resident: &slot.resident,
+            tenancy: address.tenancy,
+        })
+    }
+
+    /// The resident under `key`, made where there is none. Waits for other newcomers, so what it finds is settled.
+    pub(crate) fn find_or_create(
+        &self,
+        key: KeyRef<'_>,
+        when_full: WhenFull,
+        context: &R::Context<'_>,
+    ) -> Arrival<'_, R> {
+        let mut desk = lock(&self.desk);
+        if let Some(found) = self.find(key) {
+            return Arrival {
+                found: Some(found),
+                farewell: None,
+            };
+        }
+        let Some((slot, farewell)) = self.free_slot(&mut desk, when_full, context) else {
+            return Arrival {
+                found: None,
+                farewell: None,
+            };
+        };
+        Arrival {
+            found: self.move_in(&mut desk, slot, key.to_key(), context),
+            farewell,
+        }
+    }
+
+    /// Visits all residents.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&R)) {
+        (0..self.occupied.load(Ordering::Acquire))
+            .filter_map(|index| self.slots.get(index))
+            .for_each(|slot| visit(&slot.resident));
+    }
+
+    /// A vacant slot: a new one below capacity, else one that could be spared.
+    fn free_slot(
+        &self,
+        desk: &mut Desk,
+        when_full: WhenFull,
+        context: &R::Context<'_>,
+    ) -> Option<(u32, Option<R::Farewell>)> {
+        let next = u32::try_from(desk.keys.len()).ok()?;
+        if desk.keys.len() < self.capacity {
+            return Some((next, None));
+        }
+        if let Some((slot, farewell)) = self.spare(desk, next, context) {
+            return Some((slot, Some(farewell)));
+        }
+        (when_full == WhenFull::Grow).then_some((next, None))
+    }
+
+    /// Evicts the best of the next slots under the clock hand that were not used lately.
+    fn spare(&self, desk: &mut Desk, slots: u32, context: &R::Context<'_>) -> Option<(u32, R::Farewell)> {
+        let mut best = None;
+        for _ in 0..LOOKS.min(slots) {
+            let index = desk.hand;
+            desk.hand = (index + 1) % slots;
+            let slot = self.slots.get(index)?;
+            if slot.used.swap(false, Ordering::Relaxed) {
+                continue;
+            }
+            match slot.resident.expendable(context) {
+                Some(Expendable::Fresh) => {
+                    if let Some(farewell) = self.evict(desk, index, Expendable::Fresh, context) {
+                        return Some((index, farewell));
+                    }
+                }
+                Some(expendable) if best.is_none_or(|(least, _)| expendable < least) => {
+                    best = Some((expendable, index));
+                }
+                _ => {}
+            }
+        }
+        let (expendable, index) = best?;
+        let farewell = self.evict(desk, index, expendable, context)?;
+        Some((index, farewell))
+    }
+
+    fn evict(
+        &self,
+        desk: &Desk,
+        index: u32,
+        at_most: Expendable,
+        context: &R::Context<'_>,
+    ) -> Option<R::Farewell> {
+        let farewell = self.slots.get(index)?.resident.evict(at_most, context)?;
+        if let Some(key) = desk.keys.get(index as usize) {
+            self.map.remove(&key.as_ref(), &self.map.guard());
+        }
+        Some(farewell)
+    }
+
+    fn move_in(
+        &self,
+        desk: &mut Desk,
+        index: u32,
+        key: Key,
+        context: &R::Context<'_>,
+    ) -> Option<Found<'_, R>> {
+        let slot = self.slots.get_or_make(index, || Slot {
+            resident: R::vacant(),
+            used: AtomicBool::new(false),
+        })?;
+        let tenancy = slot.resident.occupy(&key, context);
+        if let Some(old) = desk.keys.get_mut(index as usize) {
+            *old = key.clone();
+        } else {
+            desk.keys.push(key.clone());
+            self.occupied.store(index + 1, Ordering::Release);
+        }
+        self.map
+            .insert(key, Address { slot: index, tenancy }, &self.map.guard());
+        Some(Found {
+            resident: &slot.resident,
+            tenancy,
+        })
+    }
+}
+
+impl<R: Resident> fmt::Debug for Registry<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry")
+            .field("occupied", &self.occupied)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,150 @@
+//! What has a circuit of its own.
+
+use crate::{
+    error::ConfigError,
+    key::{Key, KeyRef},
+    origin::OriginRef,
+};
+use reqwest::Request;
+use std::{fmt, sync::Arc};
+
+/// What shares one circuit.
+///
+/// ```
+/// use reqwest_resilience::{CircuitBreaker, Scope};
+///
+/// // One circuit for everything behind one gateway.
+/// let breaker = CircuitBreaker::builder().scope(Scope::shared("gateway")).build()?;
+///
+/// // One circuit per tenant; requests without the header pass untracked.
+/// let breaker = CircuitBreaker::builder()
+///     .scope(Scope::by(|request| {
+///         let tenant = request.headers().get("x-tenant")?;
+///         Some(tenant.to_str().ok()?.to_owned())
+///     }))
+///     .build()?;
+/// # Ok::<(), reqwest_resilience::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Requests of one origin: `(scheme, host, port)`. Found without an allocation.
+    #[default]
+    Origin,
+    /// All requests; see [`Scope::shared`].
+    Shared(SharedKey),
+    /// What a function of yours says; see [`Scope::by`].
+    By(KeyFn),
+}
+
+/// The one key of [`Scope::shared`].
+#[derive(Clone, Debug)]
+pub struct SharedKey(String);
+
+/// The function of [`Scope::by`].
+#[derive(Clone)]
+pub struct KeyFn(Arc<KeyOf>);
+
+type KeyOf = dyn Fn(&Request) -> Option<String> + Send + Sync;
+
+impl Scope {
+    /// One key for everything. Must be a nonempty name or a URL, which stands for its origin; checked by `build()`.
+    pub fn shared(name: impl Into<String>) -> Self {
+        Self::Shared(SharedKey(name.into()))
+    }
+
+    /// A key of your own for each request. `None`, and a text that is no key (empty, or a URL without host or known port): the
+    /// request passes untracked. A text with `://` is a URL and means its origin.
+    ///
+    /// Runs for every request, before anything else; a panic in it unwinds that call alone.
+    pub fn by(key: impl Fn(&Request) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self::By(KeyFn(Arc::new(key)))
+    }
+
+    /// Makes the scope ready for lookups.
+    pub(crate) fn check(self) -> Result<Keying, ConfigError> {
+        Ok(match self {
+            Self::Origin => Keying::Origin,
+            Self::Shared(SharedKey(name)) => Keying::Shared(
+                Key::parse(&name)
+                    .map_err(|invalid| ConfigError::new("scope", format!("{name:?}"), invalid.rule()))?,
+            ),
+            Self::By(key) => Keying::By(key),
+        })
+    }
+}
+
+impl fmt::Debug for KeyFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyFn")
+    }
+}
+
+/// A checked [`Scope`].
+#[derive(Debug, Default)]
+pub(crate) enum Keying {
+    #[default]
+    Origin,
+    Shared(Key),
+    By(KeyFn),
+}
+
+impl Keying {
+    /// Runs `then` with the key of `request`; not at all when it has none.
+    #[inline]
+    pub(crate) fn with_key<T>(&self, request: &Request, then: impl FnOnce(KeyRef<'_>) -> T) -> Option<T> {
+        match self {
+            Self::Origin => OriginRef::of(request.url()).map(|origin| then(KeyRef::Origin(origin))),
+            Self::Shared(key) => Some(then(key.as_ref())),
+            Self::By(KeyFn(key)) => {
+                let key = Key::parse(&key(request)?).ok()?;
+                Some(then(key.as_ref()))
+            }
+        }
+    }
+}
+
+/// For one request, this circuit instead of the one its [`Scope`] says, with the settings made for it, if any.
+///
+/// A text with `://` is a URL and means the circuit of its origin; any other is a name. A text that is no key (empty, or a
+/// URL without host or known port) tracks the request in no circuit.
+///
+/// ```
+/// # async fn call(client: reqwest_middleware::ClientWithMiddleware) -> reqwest_middleware::Result<()> {
+/// use reqwest_resilience::CircuitKey;
+///
+/// // The slow reports of an origin must not open the circuit of its other calls.
+/// let report = client
+///     .get("https://api.example.com/reports/2026")
+///     .with_extension(CircuitKey::new("reports"))
+///     .send()
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CircuitKey(Option<Key>);
+
+impl CircuitKey {
+    /// The circuit named `key`, or that of the origin whose URL it is.
+    pub fn new(key: impl AsRef<str>) -> Self {
+        Self(Key::parse(key.as_ref()).ok())
+    }
+
+    pub(crate) fn key(&self) -> Option<KeyRef<'_>> {
+        self.0.as_ref().map(Key::as_ref)
+    }
+}
+
+/// For one request, no circuit: no breaker looks at it, a forced-open one neither. Wins over [`CircuitKey`].
+///
+/// For health checks that must reach a sick origin.
+///
+/// ```
+/// # async fn call(client: reqwest_middleware::ClientWithMiddleware) -> reqwest_middleware::Result<()> {
+/// use reqwest_resilience::BypassCircuit;
+///
+/// client.get("https://api.example.com/health").with_extension(BypassCircuit).send().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BypassCircuit;

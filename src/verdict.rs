@@ -1,0 +1,189 @@
+//! What an outcome says about the origin.
+
+use crate::error::{ConfigError, Rejection};
+use reqwest::{Method, Response, StatusCode};
+use reqwest_middleware::Error;
+use std::time::Duration;
+
+/// What an attempt counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// The origin did its work; what it said about the request (4xx) is the caller's matter.
+    Success,
+    /// The origin, or the way to it, is sick.
+    Failure,
+    /// The attempt says nothing about the origin.
+    Ignore,
+}
+
+/// One attempt and what came back, for a rule that judges it.
+///
+/// `result` has the type that a `RetryableStrategy` of reqwest-retry takes, so a rule written for it carries over.
+///
+/// ```
+/// use reqwest_resilience::{CircuitBreaker, Verdict};
+///
+/// // This origin answers 429 when it is about to fall over.
+/// let breaker = CircuitBreaker::builder()
+///     .classify(|attempt| match attempt.result() {
+///         Ok(response) if response.status() == 429 => Verdict::Failure,
+///         _ => attempt.default_verdict(),
+///     })
+///     .build()?;
+/// # Ok::<(), reqwest_resilience::ConfigError>(())
+/// ```
+#[derive(Debug)]
+pub struct Attempt<'a> {
+    method: &'a Method,
+    result: &'a reqwest_middleware::Result<Response>,
+    elapsed: Duration,
+    rule: &'a OutcomeRule,
+}
+
+impl<'a> Attempt<'a> {
+    pub(crate) fn new(
+        method: &'a Method,
+        result: &'a reqwest_middleware::Result<Response>,
+        elapsed: Duration,
+        rule: &'a OutcomeRule,
+    ) -> Self {
+        Self {
+            method,
+            result,
+            elapsed,
+            rule,
+        }
+    }
+
+    /// The method of the request.
+    #[must_use]
+    pub fn method(&self) -> &'a Method {
+        self.method
+    }
+
+    /// The response, or the error.
+    pub fn result(&self) -> &'a reqwest_middleware::Result<Response> {
+        self.result
+    }
+
+    /// How long it took until the headers came, or the error.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.elapsed
+    }
+
+    /// What the attempt counts as without a rule of your own.
+    ///
+    /// | what came back | verdict |
+    /// |---|---|
+    /// | a status in [`failure_statuses`](crate::CircuitSettings::failure_statuses) (5xx) | `Failure` |
+    /// | any other status, 429 too | `Success`; `Failure` when it took longer than [`slow_call`](crate::CircuitSettings::slow_call) |
+    /// | connect, DNS, TLS, timeout, reset, garbage, incomplete message, body error | `Failure` |
+    /// | builder error (bad URL, bad header, unknown scheme), redirect loop | `Ignore` |
+    /// | a [`Rejection`] of an inner layer that sent nothing | `Ignore` |
+    /// | an error of another middleware | `Ignore` |
+    ///
+    /// With the feature `reqwest-retry`, `reqwest_retry::RetryError` is looked through and its last error judged.
+    #[must_use]
+    pub fn default_verdict(&self) -> Verdict {
+        match self.result {
+            Ok(response) if self.rule.fails(response.status()) => Verdict::Failure,
+            Ok(_) if self.rule.slow_call.is_some_and(|limit| limit < self.elapsed) => Verdict::Failure,
+            Ok(_) => Verdict::Success,
+            Err(error) => self.rule.judge(error),
+        }
+    }
+}
+
+/// The settings that the default rule goes by.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutcomeRule {
+    pub(crate) failure_statuses: StatusSet,
+    pub(crate) slow_call: Option<Duration>,
+}
+
+impl OutcomeRule {
+    fn fails(&self, status: StatusCode) -> bool {
+        self.failure_statuses.contains(status)
+    }
+
+    fn judge(&self, error: &Error) -> Verdict {
+        match error {
+            Error::Reqwest(error) if error.is_builder() || error.is_redirect() => Verdict::Ignore,
+            // A middleware below called `error_for_status`: the origin did answer.
+            Error::Reqwest(error) => match error.status() {
+                Some(status) if !self.fails(status) => Verdict::Success,
+                _ => Verdict::Failure,
+            },
+            Error::Middleware(other) => match Rejection::find(error) {
+                Some(rejection) if rejection.is_unsent() => Verdict::Ignore,
+                Some(_) => Verdict::Failure,
+                None => self.judge_foreign(other),
+            },
+        }
+    }
+
+    #[cfg(feature = "reqwest-retry")]
+    fn judge_foreign(&self, error: &(impl AsRef<dyn std::error::Error + Send + Sync> + ?Sized)) -> Verdict {
+        use reqwest_retry::RetryError;
+
+        match error.as_ref().downcast_ref() {
+            Some(RetryError::WithRetries { err, .. } | RetryError::Error(err)) => self.judge(err),
+            None => Verdict::Ignore,
+        }
+    }
+
+    #[cfg(not(feature = "reqwest-retry"))]
+    #[allow(clippy::unused_self, reason = "the same call with and without the feature")]
+    fn judge_foreign<T>(&self, _: &T) -> Verdict {
+        Verdict::Ignore
+    }
+}
+
+const LOWEST: u16 = 100;
+const HIGHEST: u16 = 999;
+const WORDS: usize = (HIGHEST as usize + 1).div_ceil(64);
+
+/// A set of HTTP statuses, one bit each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StatusSet([u64; WORDS]);
+
+impl StatusSet {
+    /// Every status from 100 to 999, which is what HTTP can carry (RFC 9110, 15); anything else is an error.
+    pub(crate) fn checked(field: &'static str, statuses: &[u16]) -> Result<Self, ConfigError> {
+        let mut set = Self([0; WORDS]);
+        for &status in statuses {
+            if !(LOWEST..=HIGHEST).contains(&status) {
+                return Err(ConfigError::new(
+                    field,
+                    status,
+                    "a status must be between 100 and 999",
+                ));
+            }
+            set.insert(status);
+        }
+        Ok(set)
+    }
+
+    fn insert(&mut self, status: u16) {
+        if let Some(word) = self.0.get_mut(usize::from(status / 64)) {
+            *word |= 1 << (status % 64);
+        }
+    }
+
+    pub(crate) fn contains(&self, status: StatusCode) -> bool {
+        let status = status.as_u16();
+        self.0
+            .get(usize::from(status / 64))
+            .is_some_and(|word| word & 1 << (status % 64) != 0)
+    }
+}
+
+/// 500 to 599.
+impl Default for StatusSet {
+    fn default() -> Self {
+        let mut set = Self([0; WORDS]);
+        (500..600).for_each(|status| set.insert(status));
+        set
+    }
+}
