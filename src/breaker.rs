@@ -79,7 +79,7 @@ use std::{fmt, sync::Arc};
 /// ```
 #[derive(Clone)]
 pub struct CircuitBreaker {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl CircuitBreaker {

@@ -22,7 +22,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Instant};
 
 pub(super) type Classifier = dyn Fn(&Attempt<'_>) -> Verdict + Send + Sync;
 
-pub(super) struct Core {
+pub(crate) struct Core {
     pub(super) keying: Keying,
     pub(super) circuits: Registry<CircuitCell>,
     pub(super) profiles: Profiles,
@@ -58,7 +58,7 @@ impl Profiles {
 impl Core {
     /// Asks the circuit of `request` for a permit. `Ok(None)`: the request passes and nobody looks.
     #[inline]
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &self,
         request: &Request,
         extensions: &Extensions,

@@ -15,7 +15,7 @@ use std::{
 /// The right to one call, and the duty to say how it ended. Dropping it is an answer too.
 #[must_use = "dropping a permit says that the call was abandoned"]
 #[derive(Debug)]
-pub(super) struct Permit<'a> {
+pub(crate) struct Permit<'a> {
     core: &'a Core,
     circuit: &'a CircuitCell,
     profile: &'a Profile,
@@ -40,7 +40,7 @@ impl<'a> Permit<'a> {
 
     /// Tells the circuit what came back.
     #[inline]
-    pub(super) fn settle(mut self, method: &Method, result: &reqwest_middleware::Result<Response>) {
+    pub(crate) fn settle(mut self, method: &Method, result: &reqwest_middleware::Result<Response>) {
         let attempt = Attempt::new(method, result, self.elapsed(), &self.profile.rule);
         // A rule of the user may panic: then this permit is dropped, and the slot is free again.
         let verdict = match &self.core.classify {

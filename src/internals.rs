@@ -1,0 +1,118 @@
+//! What the benches measure and nobody else may use: the machine without the chain around it.
+
+use crate::{
+    CircuitBreaker, CircuitMode, CircuitState, Rejection,
+    key::{Key, KeyRef},
+    machine::{
+        cell::CircuitCell,
+        circuit::{Admission, Circuit, Outcome, Refusal},
+        policy::CircuitPolicy,
+    },
+    origin::OriginRef,
+};
+use http::Extensions;
+use papaya::Equivalent;
+use reqwest::{Request, Response, Url};
+use reqwest_middleware::{Error, Result};
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+/// One closed circuit, without a key.
+#[derive(Debug)]
+pub struct LoneCircuit(CircuitCell);
+
+const BIRTH: u64 = 1;
+
+impl LoneCircuit {
+    /// With default settings.
+    #[must_use]
+    pub fn closed() -> Self {
+        let cell = CircuitCell::vacant();
+        cell.occupy(
+            BIRTH,
+            Circuit::new("lone".into(), Arc::new(CircuitPolicy::default()), BIRTH),
+        );
+        Self(cell)
+    }
+
+    /// Admits a call and settles it as a success; whether nothing had to be written.
+    #[inline]
+    pub fn admit_and_succeed(&self) -> bool {
+        match self.0.admit_at_a_glance(BIRTH) {
+            Some(Admission::Admitted { epoch }) => self.0.is_indifferent_to(epoch, Outcome::Success),
+            _ => false,
+        }
+    }
+}
+
+/// All that the breaker does around an inner call that takes no time and ends in `result`.
+///
+/// # Errors
+///
+/// A rejection.
+#[inline]
+pub fn call(breaker: &CircuitBreaker, request: &Request, result: &Result<Response>) -> Result<()> {
+    if let Some(permit) = breaker.core.ask(request, &Extensions::new())? {
+        permit.settle(request.method(), result);
+    }
+    Ok(())
+}
+
+/// The error of a rejection, made.
+#[must_use]
+pub fn rejection(circuit_key: Arc<str>) -> Error {
+    Rejection::from(Refusal {
+        circuit_key,
+        state: CircuitState::Open,
+        mode: CircuitMode::Enforcing,
+        retry_after: None,
+    })
+    .into()
+}
+
+/// The key that a map stores.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoredKey(Key);
+
+impl StoredKey {
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &Arc<str> {
+        self.0.text()
+    }
+}
+
+/// The key that a lookup borrows.
+#[derive(Debug)]
+pub struct LookupKey<'a>(KeyRef<'a>);
+
+impl<'a> LookupKey<'a> {
+    /// None without a host or a known port.
+    #[inline]
+    #[must_use]
+    pub fn of(url: &'a Url) -> Option<Self> {
+        OriginRef::of(url).map(|origin| Self(KeyRef::Origin(origin)))
+    }
+
+    /// The key to store.
+    #[must_use]
+    pub fn to_stored(&self) -> StoredKey {
+        StoredKey(self.0.to_key())
+    }
+}
+
+impl Hash for LookupKey<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Equivalent<StoredKey> for LookupKey<'_> {
+    #[inline]
+    fn equivalent(&self, key: &StoredKey) -> bool {
+        self.0.equivalent(&key.0)
+    }
+}
