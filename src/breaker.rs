@@ -33,29 +33,32 @@ use std::{fmt, sync::Arc};
 ///                 success_threshold probes succeeded: all counters start from zero
 /// ```
 ///
-/// Each origin, `(scheme, host, port)`, has a circuit of its own. A caller of a dead origin waits for its timeout, holds a
-/// connection and a task meanwhile, and adds to the load that keeps the origin down. An open circuit answers
-/// at once instead, with a [`Rejection`](crate::Rejection) that says when to come back. After Michael Nygard, *Release It!*.
+/// Each origin, `(scheme, host, port)`, has a circuit of its own. A caller of a dead origin waits for its
+/// timeout, holds a connection and a task meanwhile, and adds to the load that keeps the origin down. An open
+/// circuit answers at once instead, with a [`Rejection`](crate::Rejection) that says when to come back. After
+/// Michael Nygard, *Release It!*.
 ///
 /// # What counts
 ///
-/// A status of 5xx and an error of the network are failures, any other status (4xx, 429 too) is a success; see
-/// [`Attempt::default_verdict`](crate::Attempt::default_verdict). An outcome counts only in the state that admitted its call: what
-/// comes late moves nothing. A call that is dropped, or panics, counts as nothing and gives its probe slot back.
+/// A status of 5xx and an error of the network are failures, any other status (4xx, 429 too) is a success;
+/// see [`Attempt::default_verdict`](crate::Attempt::default_verdict). An outcome counts only in the state
+/// that admitted its call: what comes late moves nothing. A call that is dropped, or panics, counts as
+/// nothing and gives its probe slot back.
 ///
-/// A call is charged to the circuit that admitted it. reqwest follows redirects below the breaker, so a failure behind a
-/// redirect is charged to the origin that was asked.
+/// A call is charged to the circuit that admitted it. reqwest follows redirects below the breaker, so a
+/// failure behind a redirect is charged to the origin that was asked.
 ///
 /// # Clone
 ///
-/// A clone shares everything: circuits, settings, listeners. Keep one as a handle. Two breakers that were built
-/// separately share nothing.
+/// A clone shares everything: circuits, settings, listeners. Keep one as a handle. Two breakers that were
+/// built separately share nothing.
 ///
 /// # Order
 ///
-/// Middlewares run in the order in which they were added. Inside a retry, the breaker counts every attempt and cuts
-/// a series short when it opens; outside, it counts what the retries could not mend. With `Retry(2) → CircuitBreaker(5)` an outage
-/// opens the circuit during the second call, with `CircuitBreaker(5) → Retry(2)` after the fifth: after 15 attempts.
+/// Middlewares run in the order in which they were added. Inside a retry, the breaker counts every attempt
+/// and cuts a series short when it opens; outside, it counts what the retries could not mend. With `Retry(2)
+/// → CircuitBreaker(5)` an outage opens the circuit during the second call, with `CircuitBreaker(5) →
+/// Retry(2)` after the fifth: after 15 attempts.
 ///
 /// # Example
 ///
@@ -88,7 +91,8 @@ impl CircuitBreaker {
         CircuitBreakerBuilder::default()
     }
 
-    /// All circuits, sorted by key.
+    /// All circuits, sorted by key. A circuit comes into being with its first call, also that of an origin
+    /// with settings of its own.
     #[must_use]
     pub fn snapshots(&self) -> Vec<CircuitSnapshot> {
         let now = self.core.moment().now;
@@ -100,7 +104,8 @@ impl CircuitBreaker {
         snapshots
     }
 
-    /// The circuit of `key`: a URL stands for its origin, any other text is a name. None where there is no such circuit (yet).
+    /// The circuit of `key`: a URL stands for its origin, any other text is a name. None where there is no
+    /// such circuit (yet).
     #[must_use]
     pub fn snapshot(&self, key: &str) -> Option<CircuitSnapshot> {
         let key = Key::parse(key).ok()?;
@@ -109,7 +114,8 @@ impl CircuitBreaker {
     }
 
     /// Puts the circuit of `key` into `mode`, and makes it where there is none, beyond
-    /// [`max_circuits`](CircuitBreakerBuilder::max_circuits) if need be. A circuit whose mode was set so is never recycled.
+    /// [`max_circuits`](CircuitBreakerBuilder::max_circuits) if need be. A circuit whose mode was set so is
+    /// never recycled.
     ///
     /// # Errors
     ///
@@ -128,8 +134,8 @@ impl CircuitBreaker {
         Ok(())
     }
 
-    /// Closes the circuit of `key`, clears its counters and gives it the mode of its settings. Calls under way no longer
-    /// count. False where there is no such circuit.
+    /// Closes the circuit of `key`, clears its counters and gives it the mode of its settings. Calls under
+    /// way no longer count. False where there is no such circuit.
     pub fn reset(&self, key: &str) -> bool {
         let Ok(key) = Key::parse(key) else {
             return false;

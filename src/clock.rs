@@ -8,14 +8,15 @@ use std::{
 
 /// Where a breaker reads the time for its decisions: when an open period ends, what a window still holds.
 ///
-/// Waits (timers) are tokio's. `now` may be called from many threads at once; it should not panic, and what it returns
-/// should not go back. A clock that does go back harms nothing: no time has passed then.
+/// Waits (timers) are tokio's. `now` may be called from many threads at once; it should not panic, and what
+/// it returns should not go back. A clock that does go back harms nothing: no time has passed then.
 pub trait Clock: Send + Sync + 'static {
     /// The time.
     fn now(&self) -> Instant;
 }
 
-/// The default: tokio's time. It is the system's monotonic clock, and stands still where a test pauses the runtime.
+/// The default: tokio's time. It is the system's monotonic clock, and stands still where a test pauses the
+/// runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioClock;
 
@@ -25,7 +26,8 @@ impl Clock for TokioClock {
     }
 }
 
-/// A clock that a test moves by hand, so that settings can be tried out without waiting and without a runtime.
+/// A clock that a test moves by hand, so that settings can be tried out without waiting and without a
+/// runtime.
 ///
 /// Clones share the time: give one to the breaker and keep one.
 ///

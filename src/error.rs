@@ -11,11 +11,13 @@ use std::{borrow::Cow, error::Error, fmt, sync::Arc, time::Duration};
 
 /// Why a middleware of this crate ended a call instead of the network.
 ///
-/// Every refusal reaches the caller as a [`reqwest_middleware::Error`]; [`Rejection::find`] tells it from a real failure.
-/// What the network answered, error or response, is never wrapped or replaced, so an error in which `find` finds
-/// nothing is reqwest's own, with `is_timeout()` and `is_connect()` intact.
+/// Every refusal reaches the caller as a [`reqwest_middleware::Error`]; [`Rejection::find`] tells it from a
+/// real failure. What the network answered, error or response, is never wrapped or replaced, so an error in
+/// which `find` finds nothing is reqwest's own, with `is_timeout()` and `is_connect()` intact.
 ///
-/// Printed, the error says what happened, to which circuit, and how long it will last:
+/// For logs, print the error that the call returned, not the rejection found in it. The error says what
+/// happened, to which circuit, and how long it will last; the rejection, as its source, says just `circuit
+/// open`, so that a printed chain does not repeat itself:
 ///
 /// ```text
 /// request not sent: circuit https://api.example.com:443 is open, next probe in 12.3 s
@@ -23,9 +25,9 @@ use std::{borrow::Cow, error::Error, fmt, sync::Arc, time::Duration};
 ///
 /// # Cost
 ///
-/// `reqwest_middleware` carries errors of middlewares in `anyhow::Error`, which captures a backtrace when `RUST_BACKTRACE` is
-/// set: microseconds for each rejection instead of nanoseconds. Unset it, or set `RUST_LIB_BACKTRACE=0`, where rejections have to be
-/// cheap.
+/// `reqwest_middleware` carries errors of middlewares in `anyhow::Error`, which captures a backtrace when
+/// `RUST_BACKTRACE` is set: microseconds for each rejection instead of nanoseconds. Unset it, or set
+/// `RUST_LIB_BACKTRACE=0`, where rejections have to be cheap.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -47,8 +49,9 @@ pub enum Rejection {
 impl Rejection {
     /// Finds the rejection that `error` is or stems from.
     ///
-    /// Works on a bare [`reqwest_middleware::Error`], under context that anyhow added (pass `error.as_ref()`), under errors
-    /// of your own that name it as their source, and behind `reqwest_retry::RetryTransientMiddleware`.
+    /// Works on a bare [`reqwest_middleware::Error`], under context that anyhow added (pass
+    /// `error.as_ref()`), under errors of your own that name it as their source, and behind
+    /// `reqwest_retry::RetryTransientMiddleware`.
     ///
     /// ```
     /// # async fn call(client: reqwest_middleware::ClientWithMiddleware) {
@@ -60,7 +63,7 @@ impl Rejection {
     ///         Some(Rejection::CircuitOpen { circuit_key, retry_after, .. }) => {
     ///             println!("{circuit_key} rests, try again in {retry_after:?}");
     ///         }
-    ///         Some(rejection) => println!("refused: {rejection}"),
+    ///         Some(_) => println!("{error}"),
     ///         None => println!("the network failed: {error}"),
     ///     },
     /// }
@@ -74,7 +77,8 @@ impl Rejection {
             .or_else(|| Self::find(error.source()?))
     }
 
-    /// Whether the attempt that this ended never reached the network.
+    /// Whether the attempt that this ended never reached the network: what to ask before sending the request
+    /// elsewhere.
     #[must_use]
     pub fn is_unsent(&self) -> bool {
         match self {
@@ -102,8 +106,8 @@ impl From<Rejection> for reqwest_middleware::Error {
 
 /// The carrier: prints the whole story and has the typed rejection as its source.
 ///
-/// `reqwest_middleware::Error` is transparent, so a walk along `source()` skips its payload; the payload's own
-/// source it finds, however deep (see [`Rejection::find`]).
+/// `reqwest_middleware::Error` is transparent, so a walk along `source()` skips its payload; the payload's
+/// own source it finds, however deep (see [`Rejection::find`]).
 #[derive(Debug)]
 struct Rejected(Rejection);
 
@@ -219,8 +223,8 @@ impl fmt::Display for ConfigError {
 
 /// A text that is no key of a circuit.
 ///
-/// A key that contains `://` is a URL and stands for its origin, so it needs a host and a known port; any other
-/// text is a name, and must not be empty.
+/// A key that contains `://` is a URL and stands for its origin, so it needs a host and a known port; any
+/// other text is a name, and must not be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid key: {rule}")]
 pub struct InvalidKey {

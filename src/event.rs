@@ -37,8 +37,8 @@ impl Reporter {
         }
     }
 
-    /// Sends events out, in their order. The caller holds no lock: a listener or a log subscriber may come back with
-    /// a call of its own.
+    /// Sends events out, in their order. The caller holds no lock: a listener or a log subscriber may come
+    /// back with a call of its own.
     pub(crate) fn report(&self, events: &[CircuitEvent], now: Tick) {
         for event in events {
             trace(event);

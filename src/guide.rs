@@ -8,44 +8,50 @@
 //! | fails some calls on its best day | `Trip::failure_rate(0.5)`: needs traffic, at least `min_calls` within the window |
 //! | does both | `Trip::consecutive(5).or(Trip::failure_rate(0.5))` |
 //!
-//! With failures in a row, one success in between starts the count again, so an origin that fails every second call never opens
-//! the circuit; a rate sees it. With a rate, `min_calls` is what keeps three calls at night from opening it: choose it below
-//! the calls that come in one window on a quiet day, or the circuit never opens then.
+//! With failures in a row, one success in between starts the count again, so an origin that fails every
+//! second call never opens the circuit; a rate sees it. With a rate, `min_calls` is what keeps three calls at
+//! night from opening it: choose it below the calls that come in one window on a quiet day, or the circuit
+//! never opens then.
 //!
 //! # Choosing the waits
 //!
-//! `open_for` is how long callers go without, at least, once the circuit opened. It should be about as long as a restart of the
-//! origin takes; a second is not too short where rejected callers have something better to do than to wait. `max_open_for`
-//! lets the wait grow in long outages, where a probe every few seconds, from every instance of a fleet, is load too. `open_jitter(0.2)` keeps that
-//! fleet from probing all at once. An origin that says `Retry-After` is believed, up to `honor_retry_after`.
+//! `open_for` is how long callers go without, at least, once the circuit opened. It should be about as long
+//! as a restart of the origin takes; a second is not too short where rejected callers have something better
+//! to do than to wait. `max_open_for` lets the wait grow in long outages, where a probe every few seconds,
+//! from every instance of a fleet, is load too. `open_jitter(0.2)` keeps that fleet from probing all at once.
+//! An origin that says `Retry-After` is believed, up to `honor_retry_after`.
 //!
-//! `probe_lease` only matters to clients without a timeout: it bounds how long a probe that hangs keeps the circuit half-open. Set a
-//! timeout on the client in any case, a hanging origin opens no circuit before its calls end.
+//! `probe_lease` only matters to clients without a timeout: it bounds how long a probe that hangs keeps the
+//! circuit half-open. Set a timeout on the client in any case, a hanging origin opens no circuit before its
+//! calls end.
 //!
 //! # Calls that are given up
 //!
-//! A call whose future is dropped counts as nothing: the caller may have had its own reasons. Where calls are bounded by
-//! `tokio::time::timeout`, a hanging origin is therefore invisible to the circuit. Use the timeout of the reqwest client, or of the request,
-//! which ends in an error that counts; or set `abandoned_after` to somewhat less than the outer timeout.
+//! A call whose future is dropped counts as nothing: the caller may have had its own reasons. Where calls are
+//! bounded by `tokio::time::timeout`, a hanging origin is therefore invisible to the circuit. Use the timeout
+//! of the reqwest client, or of the request, which ends in an error that counts; or set `abandoned_after` to
+//! somewhat less than the outer timeout.
 //!
 //! # Order of layers
 //!
 //! Middlewares run in the order in which they were added to the client; the one added first is outermost.
 //!
-//! - **Retry outside, breaker inside** is the order to choose. The circuit sees every attempt. It opens within a series of retries,
-//!   and the attempts that are left get a [`Rejection`](crate::Rejection) instead of hammering on; no retry should retry that.
-//! - **Breaker outside, retry inside:** the circuit sees the last attempt alone. Opening takes the configured evidence times the
-//!   attempts of each call, and one probe is a whole series of attempts.
-//! - **Logging and tracing** middlewares see what happens in full when they are outside the breaker, and what was really sent when
-//!   they are inside.
+//! - **Retry outside, breaker inside** is the order to choose. The circuit sees every attempt. It opens
+//!   within a series of retries, and the attempts that are left get a [`Rejection`](crate::Rejection) instead
+//!   of hammering on; no retry should retry that.
+//! - **Breaker outside, retry inside:** the circuit sees the last attempt alone. Opening takes the configured
+//!   evidence times the attempts of each call, and one probe is a whole series of attempts.
+//! - **Logging and tracing** middlewares see what happens in full when they are outside the breaker, and what
+//!   was really sent when they are inside.
 //! - **A cache inside** that answers by itself is judged like the origin: its 200 is a success.
 //!
-//! Behind reqwest-retry the outcome is wrapped in its `RetryError`; turn on the feature `reqwest-retry` to have a breaker outside it judge what is
-//! within.
+//! Behind reqwest-retry the outcome is wrapped in its `RetryError`; turn on the feature `reqwest-retry` to
+//! have a breaker outside it judge what is within.
 //!
 //! # Reading the logs
 //!
-//! All events go to the tracing target `reqwest_resilience`. The field `event` names them, `circuit_key` says which circuit.
+//! All events go to the tracing target `reqwest_resilience`. The field `event` names them, `circuit_key` says
+//! which circuit.
 //!
 //! | event | level | fields |
 //! |---|---|---|
@@ -60,16 +66,18 @@
 //! | `circuit.untracked` | WARN, at most one a second | `max_circuits`, `suppressed` |
 //! | `circuit.listener_panicked` | ERROR, at most one a second | `suppressed` |
 //!
-//! An outage reads as a `circuit.opened`, a `circuit.rejected` a second while there is traffic, a pair of `circuit.half_open` and
-//! `circuit.opened` with `reason="probe"` for each failed probe, and one `circuit.closed` with the totals. `circuit.rejected` comes at most once a
-//! second per circuit, and always for the first rejection of an outage; `suppressed` counts the silent ones in between.
-//! `epoch` numbers the changes of one circuit and only grows: sort by it where threads interleave.
+//! An outage reads as a `circuit.opened`, a `circuit.rejected` a second while there is traffic, a pair of
+//! `circuit.half_open` and `circuit.opened` with `reason="probe"` for each failed probe, and one
+//! `circuit.closed` with the totals. `circuit.rejected` comes at most once a second per circuit, and always
+//! for the first rejection of an outage; `suppressed` counts the silent ones in between. `epoch` numbers the
+//! changes of one circuit and only grows: sort by it where threads interleave.
 //!
 //! The same facts, typed, go to [`on_event`](crate::CircuitBreakerBuilder::on_event).
 //!
 //! # Testing your settings
 //!
-//! Give the breaker a [`ManualClock`](crate::ManualClock), and let a last middleware of your own answer in place of the network:
+//! Give the breaker a [`ManualClock`](crate::ManualClock), and let a last middleware of your own answer in
+//! place of the network:
 //!
 //! ```
 //! use reqwest_middleware::{ClientBuilder, Middleware, Next};
@@ -109,28 +117,35 @@
 //! # Ok(()) }
 //! ```
 //!
-//! On live traffic, [`CircuitMode::Shadow`](crate::CircuitMode::Shadow) does everything but reject: the log says what the settings would have done.
+//! To test what happens beside a probe, hold it at the server: on several threads it may otherwise be back
+//! before the call beside it has asked.
+//!
+//! On live traffic, [`CircuitMode::Shadow`](crate::CircuitMode::Shadow) does everything but reject: the log
+//! says what the settings would have done.
 //!
 //! # Operating
 //!
 //! - [`snapshots`](crate::CircuitBreaker::snapshots) for a status page; each prints as a line.
-//! - [`set_mode`](crate::CircuitBreaker::set_mode) with `ForcedOpen` takes an origin out of service, with `ForcedClosed` overrules the breaker.
+//! - [`set_mode`](crate::CircuitBreaker::set_mode) with `ForcedOpen` takes an origin out of service, with
+//!   `ForcedClosed` overrules the breaker.
 //! - [`reset`](crate::CircuitBreaker::reset) undoes both and forgets what was counted.
 //!
 //! # Questions
 //!
-//! **Why is 429 a success?** The origin works and says so; it is this caller that is too fast. A circuit that opened on it would turn
-//! a limit into an outage. [`classify`](crate::CircuitBreakerBuilder::classify) can say otherwise.
+//! **Why is 429 a success?** The origin works and says so; it is this caller that is too fast. A circuit that
+//! opened on it would turn a limit into an outage. [`classify`](crate::CircuitBreakerBuilder::classify) can
+//! say otherwise.
 //!
-//! **Why no timer that half-opens the circuit?** Only a call can find out whether the origin is back, so the change waits for one. An
-//! idle breaker costs nothing.
+//! **Why no timer that half-opens the circuit?** Only a call can find out whether the origin is back, so the
+//! change waits for one. An idle breaker costs nothing.
 //!
-//! **Why do callers not wait for the probe's result?** They would hang on an origin that was just down. They are told at once, and may fall back.
+//! **Why do callers not wait for the probe's result?** They would hang on an origin that was just down. They
+//! are told at once, and may fall back.
 //!
-//! **Why a circuit per origin and not per path?** What breaks is mostly the process behind the port, and all its paths with it. For
-//! the exception there is [`CircuitKey`](crate::CircuitKey).
+//! **Why a circuit per origin and not per path?** What breaks is mostly the process behind the port, and all
+//! its paths with it. For the exception there is [`CircuitKey`](crate::CircuitKey).
 //!
 //! **What does the body of a response count for?** Nothing: the outcome is known when the headers are there.
 //!
-//! **Why does a failure behind a redirect count for the origin that was asked?** That is the circuit which can spare the next caller the
-//! same way into it.
+//! **Why does a failure behind a redirect count for the origin that was asked?** That is the circuit which
+//! can spare the next caller the same way into it.

@@ -2,7 +2,8 @@
 
 use std::{fmt, time::Duration};
 
-/// Prints a duration as `15 ms`, `12.3 s`, `45 min` or `26 h`; rounded up, so that a wait is never understated.
+/// Prints a duration as `15 ms`, `12.3 s`, `45 min` or `26 h`; rounded up, so that a wait is never
+/// understated.
 #[derive(Clone, Copy)]
 pub(crate) struct Human(pub(crate) Duration);
 

@@ -1,8 +1,10 @@
-//! A circuit breaker for [`reqwest-middleware`](reqwest_middleware): keeps one sick dependency from taking its callers down.
+//! A circuit breaker for [`reqwest-middleware`](reqwest_middleware): keeps one sick dependency from taking
+//! its callers down.
 //!
-//! When an origin stops answering, every call to it waits for its timeout, holds a connection and a task meanwhile, and adds to the
-//! load that keeps the origin down. [`CircuitBreaker`] notices, answers further calls at once, and finds out with single probes when
-//! the origin is back. There is one circuit per `(scheme, host, port)`, so one sick origin costs the healthy ones nothing.
+//! When an origin stops answering, every call to it waits for its timeout, holds a connection and a task
+//! meanwhile, and adds to the load that keeps the origin down. [`CircuitBreaker`] notices, answers further
+//! calls at once, and finds out with single probes when the origin is back. There is one circuit per
+//! `(scheme, host, port)`, so one sick origin costs the healthy ones nothing.
 //!
 //! # Quick start
 //!
@@ -23,10 +25,8 @@
 //!
 //! match client.get("https://payments.example.com/v1/charges").send().await {
 //!     Ok(response) => println!("{}", response.status()), // 2xx to 5xx, untouched
-//!     Err(error) => match Rejection::find(&error) {
-//!         Some(rejection) => println!("not sent: {rejection}"),
-//!         None => println!("the network failed: {error}"), // reqwest's own error
-//!     },
+//!     Err(error) if Rejection::find(&error).is_some() => println!("{error}"), // not sent: which circuit, how long
+//!     Err(error) => println!("{error}"), // reqwest's own error: is_timeout(), is_connect() work
 //! }
 //! for circuit in breaker.snapshots() {
 //!     println!("{circuit}");
@@ -36,15 +36,18 @@
 //!
 //! # What holds, whatever happens
 //!
-//! - **An outcome counts only in the state that admitted its call.** Every change of state begins a new epoch. A call that was
-//!   under way when the circuit moved can neither reopen it, nor close it, nor let a second probe in.
-//! - **Never two probes where one is allowed, never a probe slot lost,** whatever is cancelled, dropped or panics.
-//! - **A rejection means that nothing was sent.** The call that trips a circuit and every probe report their own result; the type of the
-//!   error tells the two apart ([`Rejection::find`]).
+//! - **An outcome counts only in the state that admitted its call.** Every change of state begins a new
+//!   epoch. A call that was under way when the circuit moved can neither reopen it, nor close it, nor let a
+//!   second probe in.
+//! - **Never two probes where one is allowed, never a probe slot lost,** whatever is cancelled, dropped or
+//!   panics.
+//! - **A rejection means that nothing was sent.** The call that trips a circuit and every probe report their
+//!   own result; the type of the error tells the two apart ([`Rejection::find`]).
 //! - **Foreign results pass untouched:** no response and no error of the network is wrapped or replaced.
-//! - **A healthy call takes no lock and writes nothing that another thread reads,** where circuits open by failures in a row. A failure
-//!   rate counts every call, under a lock of its circuit.
-//! - **Events leave after the locks,** one per real transition. A listener or a log subscriber may use the same client.
+//! - **A healthy call takes no lock and writes nothing that another thread reads,** where circuits open by
+//!   failures in a row. A failure rate counts every call, under a lock of its circuit.
+//! - **Events leave after the locks,** one per real transition. A listener or a log subscriber may use the
+//!   same client.
 //! - **Nothing runs in the background:** no task, no timer, no thread.
 //!
 //! # Where to go on
@@ -56,8 +59,8 @@
 //!
 //! # Features
 //!
-//! - `reqwest-retry`: looks through `reqwest_retry::RetryError`, so that a breaker outside reqwest-retry judges the last real
-//!   error. Costs that dependency. Off by default.
+//! - `reqwest-retry`: looks through `reqwest_retry::RetryError`, so that a breaker outside reqwest-retry
+//!   judges the last real error. Costs that dependency. Off by default.
 
 mod breaker;
 mod clock;

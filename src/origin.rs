@@ -5,8 +5,8 @@ use std::fmt;
 
 /// `scheme://host:port` without an allocation.
 ///
-/// The host is as the URL standard leaves it: lower case, IDN in its ASCII form, IPv6 in brackets. Userinfo, path and query are no
-/// part of it, so no secret gets into a log through it.
+/// The host is as the URL standard leaves it: lower case, IDN in its ASCII form, IPv6 in brackets. Userinfo,
+/// path and query are no part of it, so no secret gets into a log through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OriginRef<'a> {
     pub(crate) scheme: &'a str,

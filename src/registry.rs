@@ -1,10 +1,12 @@
 //! Key to resident: the only file that names the map and, below it, the arena.
 //!
-//! Residents (circuits) live in slots that never move. A concurrent map leads from a borrowed key to a slot and to the tenancy in
-//! it, so a call on its way holds a plain reference: no count is kept, nothing shared is written.
+//! Residents (circuits) live in slots that never move. A concurrent map leads from a borrowed key to a slot
+//! and to the tenancy in it, so a call on its way holds a plain reference: no count is kept, nothing shared
+//! is written.
 //!
-//! At capacity a newcomer is given the slot of a resident that can be spared. Its tenancy ends there: whoever still holds
-//! the old one is told by the resident, which knows whose it is (see [`CircuitCell`](crate::machine::cell::CircuitCell)).
+//! At capacity a newcomer is given the slot of a resident that can be spared. Its tenancy ends there: whoever
+//! still holds the old one is told by the resident, which knows whose it is (see
+//! [`CircuitCell`](crate::machine::cell::CircuitCell)).
 
 mod arena;
 
@@ -39,7 +41,8 @@ pub(crate) trait Resident {
     /// How gladly it is given up; none: not at all.
     fn expendable(&self, context: &Self::Context<'_>) -> Option<Expendable>;
 
-    /// Ends the tenancy if it can still be given up as gladly as `at_most`. From then on nobody is served here.
+    /// Ends the tenancy if it can still be given up as gladly as `at_most`. From then on nobody is served
+    /// here.
     fn evict(&self, at_most: Expendable, context: &Self::Context<'_>) -> Option<Self::Farewell>;
 
     /// Begins a tenancy in the vacant place.
@@ -140,7 +143,8 @@ impl<R: Resident> Registry<R> {
         })
     }
 
-    /// The resident under `key`, made where there is none. Waits for other newcomers, so what it finds is settled.
+    /// The resident under `key`, made where there is none. Waits for other newcomers, so what it finds is
+    /// settled.
     pub(crate) fn find_or_create(
         &self,
         key: KeyRef<'_>,

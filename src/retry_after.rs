@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 /// The wait that `headers` ask for, counted from `now`.
 ///
-/// Seconds, or a date in any of the three forms of RFC 9110, 5.6.7. A past date is no wait; a number that does not fit is the
-/// longest one. Anything else, and a header that comes twice, is as good as absent: a guess could keep a healthy
-/// origin waiting.
+/// Seconds, or a date in any of the three forms of RFC 9110, 5.6.7. A past date is no wait; a number that
+/// does not fit is the longest one. Anything else, and a header that comes twice, is as good as absent: a
+/// guess could keep a healthy origin waiting.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let mut values = headers.get_all(RETRY_AFTER).iter();
     let (Some(value), None) = (values.next(), values.next()) else {

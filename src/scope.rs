@@ -48,13 +48,14 @@ pub struct KeyFn(Arc<KeyOf>);
 type KeyOf = dyn Fn(&Request) -> Option<String> + Send + Sync;
 
 impl Scope {
-    /// One key for everything. Must be a nonempty name or a URL, which stands for its origin; checked by `build()`.
+    /// One key for everything. Must be a nonempty name or a URL, which stands for its origin; checked by
+    /// `build()`.
     pub fn shared(name: impl Into<String>) -> Self {
         Self::Shared(SharedKey(name.into()))
     }
 
-    /// A key of your own for each request. `None`, and a text that is no key (empty, or a URL without host or known port): the
-    /// request passes untracked. A text with `://` is a URL and means its origin.
+    /// A key of your own for each request. `None`, and a text that is no key (empty, or a URL without host or
+    /// known port): the request passes untracked. A text with `://` is a URL and means its origin.
     ///
     /// Runs for every request, before anything else; a panic in it unwinds that call alone.
     pub fn by(key: impl Fn(&Request) -> Option<String> + Send + Sync + 'static) -> Self {
@@ -104,10 +105,11 @@ impl Keying {
     }
 }
 
-/// For one request, this circuit instead of the one its [`Scope`] says, with the settings made for it, if any.
+/// For one request, this circuit instead of the one its [`Scope`] says, with the settings made for it, if
+/// any.
 ///
-/// A text with `://` is a URL and means the circuit of its origin; any other is a name. A text that is no key (empty, or a
-/// URL without host or known port) tracks the request in no circuit.
+/// A text with `://` is a URL and means the circuit of its origin; any other is a name. A text that is no key
+/// (empty, or a URL without host or known port) tracks the request in no circuit.
 ///
 /// ```
 /// # async fn call(client: reqwest_middleware::ClientWithMiddleware) -> reqwest_middleware::Result<()> {

@@ -18,7 +18,8 @@ pub enum Verdict {
 
 /// One attempt and what came back, for a rule that judges it.
 ///
-/// `result` has the type that a `RetryableStrategy` of reqwest-retry takes, so a rule written for it carries over.
+/// `result` has the type that a `RetryableStrategy` of reqwest-retry takes, so a rule written for it carries
+/// over.
 ///
 /// ```
 /// use reqwest_resilience::{CircuitBreaker, Verdict};
@@ -83,7 +84,8 @@ impl<'a> Attempt<'a> {
     /// | a [`Rejection`] of an inner layer that sent nothing | `Ignore` |
     /// | an error of another middleware | `Ignore` |
     ///
-    /// With the feature `reqwest-retry`, `reqwest_retry::RetryError` is looked through and its last error judged.
+    /// With the feature `reqwest-retry`, `reqwest_retry::RetryError` is looked through and its last error
+    /// judged.
     #[must_use]
     pub fn default_verdict(&self) -> Verdict {
         match self.result {

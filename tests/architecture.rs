@@ -15,11 +15,7 @@
     reason = "a test fails so"
 )]
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 /// The modules of each floor, lowest first. A module depends on its own floor and on lower ones.
 const FLOORS: [&[&str]; 4] = [
@@ -79,7 +75,7 @@ fn sources() -> BTreeMap<String, String> {
     files
 }
 
-fn below(root: &Path, path: &PathBuf) -> String {
+fn below(root: &Path, path: &Path) -> String {
     path.strip_prefix(root)
         .unwrap()
         .to_string_lossy()
@@ -88,11 +84,11 @@ fn below(root: &Path, path: &PathBuf) -> String {
 
 fn code(source: &str) -> String {
     let production = source.split("#[cfg(test)]").next().unwrap_or_default();
-    production
+    let lines: Vec<&str> = production
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
-        .map(|line| format!("{line}\n"))
-        .collect()
+        .collect();
+    lines.join("\n")
 }
 
 /// The module at the top of the tree that a file belongs to.

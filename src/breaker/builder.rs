@@ -19,9 +19,9 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 /// Makes a [`CircuitBreaker`]; from [`CircuitBreaker::builder`].
 ///
-/// Settings of circuits are closures over [`CircuitSettings`]. They run at once; what a circuit leaves unset it inherits when
-/// [`build`](Self::build) is called, so the order of the calls does not matter. Settings for one circuit may be given in several
-/// calls: a later one overrides what it sets itself.
+/// Settings of circuits are closures over [`CircuitSettings`]. They run at once; what a circuit leaves unset
+/// it inherits when [`build`](Self::build) is called, so the order of the calls does not matter. Settings for
+/// one circuit may be given in several calls: a later one overrides what it sets itself.
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct CircuitBreakerBuilder {
     defaults: CircuitSettings,
@@ -65,8 +65,8 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// What differs for one named circuit: one that [`Scope`] or [`CircuitKey`](crate::CircuitKey) names. A name with `://` is a URL
-    /// and means its origin, as everywhere.
+    /// What differs for one named circuit: one that [`Scope`] or [`CircuitKey`](crate::CircuitKey) names. A
+    /// name with `://` is a URL and means its origin, as everywhere.
     pub fn circuit(
         mut self,
         name: impl Into<String>,
@@ -85,8 +85,8 @@ impl CircuitBreakerBuilder {
 
     /// Judges outcomes by a rule of yours instead of [`Attempt::default_verdict`], which it may call.
     ///
-    /// Runs once per tracked call, outside all locks. A panic in it unwinds that call alone, which then counts as
-    /// ignored. Costs two clock reads per call, for [`Attempt::elapsed`].
+    /// Runs once per tracked call, outside all locks. A panic in it unwinds that call alone, which then
+    /// counts as ignored. Costs two clock reads per call, for [`Attempt::elapsed`].
     pub fn classify(mut self, rule: impl Fn(&Attempt<'_>) -> Verdict + Send + Sync + 'static) -> Self {
         self.classify = Some(Arc::new(rule));
         self
@@ -94,8 +94,21 @@ impl CircuitBreakerBuilder {
 
     /// Adds a listener for what is also logged; see [`CircuitEvent`].
     ///
-    /// Called outside all locks, on the thread of the call, before that call goes on: be quick. It may use the breaker and its
-    /// client. A panic in it is caught and reported as `circuit.listener_panicked`.
+    /// Called outside all locks, on the thread of the call, before that call goes on: be quick. It may use
+    /// the breaker and its client. A panic in it is caught and reported as `circuit.listener_panicked`.
+    ///
+    /// ```
+    /// use reqwest_resilience::CircuitBreaker;
+    /// use std::sync::mpsc;
+    ///
+    /// let (sender, events) = mpsc::channel();
+    /// let breaker = CircuitBreaker::builder()
+    ///     .on_event(move |event| {
+    ///         let _ = sender.send(event.clone());
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), reqwest_resilience::ConfigError>(())
+    /// ```
     pub fn on_event(mut self, listener: impl Fn(&CircuitEvent) + Send + Sync + 'static) -> Self {
         self.listeners.push(Arc::new(listener));
         self
@@ -103,10 +116,11 @@ impl CircuitBreakerBuilder {
 
     /// The most circuits kept, at least 1: 10,000 by default.
     ///
-    /// When they are all taken, a new key is given the place of a circuit that was not used lately and protects nobody:
-    /// best one that nobody could tell from a new one, then a closed one with something counted, then one whose wait
-    /// is over. Never one that is open within its wait, that has a probe out, or whose mode was set by hand. Where the
-    /// next 64 places offer none, the request passes untracked and `circuit.untracked` says so.
+    /// When they are all taken, a new key is given the place of a circuit that was not used lately and
+    /// protects nobody: best one that nobody could tell from a new one, then a closed one with something
+    /// counted, then one whose wait is over. Never one that is open within its wait, that has a probe out, or
+    /// whose mode was set by hand. Where the next 64 places offer none, the request passes untracked and
+    /// `circuit.untracked` says so.
     pub fn max_circuits(mut self, max_circuits: usize) -> Self {
         self.max_circuits = max_circuits;
         self
@@ -122,7 +136,8 @@ impl CircuitBreakerBuilder {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] for the first value that cannot be, with its field, the circuit it was for, and the rule.
+    /// [`ConfigError`] for the first value that cannot be, with its field, the circuit it was for, and the
+    /// rule.
     pub fn build(mut self) -> Result<CircuitBreaker, ConfigError> {
         if self.max_circuits == 0 {
             return Err(ConfigError::new("max_circuits", 0, "must be at least 1"));

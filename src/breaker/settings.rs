@@ -29,8 +29,8 @@ use std::{num::NonZeroU8, sync::Arc, time::Duration};
 /// | [`abandoned_after`](Self::abandoned_after) | none |
 /// | [`mode`](Self::mode) | `CircuitMode::Enforcing` |
 ///
-/// Values are checked by [`build`](crate::CircuitBreakerBuilder::build). A duration may be as long as [`Duration::MAX`]; what is beyond 584
-/// years lasts forever.
+/// Values are checked by [`build`](crate::CircuitBreakerBuilder::build). A duration may be as long as
+/// [`Duration::MAX`]; what is beyond 584 years lasts forever.
 #[derive(Clone, Debug, Default)]
 pub struct CircuitSettings {
     trip: Option<Trip>,
@@ -57,8 +57,8 @@ impl CircuitSettings {
         }
     }
 
-    /// The statuses that are failures, each between 100 and 999: 500 to 599 by default. None at all: only errors of
-    /// the network count.
+    /// The statuses that are failures, each between 100 and 999: 500 to 599 by default. None at all: only
+    /// errors of the network count.
     #[must_use]
     pub fn failure_statuses(self, statuses: impl IntoIterator<Item = u16>) -> Self {
         Self {
@@ -67,8 +67,8 @@ impl CircuitSettings {
         }
     }
 
-    /// How long an open circuit rejects before it lets a probe through: 30 seconds by default. Zero: the very next call
-    /// is a probe.
+    /// How long an open circuit rejects before it lets a probe through: 30 seconds by default. Zero: the very
+    /// next call is a probe.
     #[must_use]
     pub fn open_for(self, open_for: Duration) -> Self {
         Self {
@@ -77,8 +77,8 @@ impl CircuitSettings {
         }
     }
 
-    /// The longest wait: as `open_for` by default, and not shorter than it. Each failed probe of one outage doubles the
-    /// wait up to this; when the circuit closes, the next outage begins with `open_for` again.
+    /// The longest wait: as `open_for` by default, and not shorter than it. Each failed probe of one outage
+    /// doubles the wait up to this; when the circuit closes, the next outage begins with `open_for` again.
     #[must_use]
     pub fn max_open_for(self, max_open_for: Duration) -> Self {
         Self {
@@ -87,8 +87,8 @@ impl CircuitSettings {
         }
     }
 
-    /// Adds a random share of up to this much to every wait, from 0 (the default) to 1. Never shortens it. Keeps a fleet
-    /// that tripped together from probing together.
+    /// Adds a random share of up to this much to every wait, from 0 (the default) to 1. Never shortens it.
+    /// Keeps a fleet that tripped together from probing together.
     #[must_use]
     pub fn open_jitter(self, open_jitter: f64) -> Self {
         Self {
@@ -97,8 +97,8 @@ impl CircuitSettings {
         }
     }
 
-    /// The `Retry-After` (RFC 9110, 10.2.3) of the response that opens or reopens the circuit lengthens the wait, up to this: 60
-    /// seconds by default. Zero: not at all.
+    /// The `Retry-After` (RFC 9110, 10.2.3) of the response that opens or reopens the circuit lengthens the
+    /// wait, up to this: 60 seconds by default. Zero: not at all.
     #[must_use]
     pub fn honor_retry_after(self, honor_retry_after: Duration) -> Self {
         Self {
@@ -117,7 +117,8 @@ impl CircuitSettings {
         }
     }
 
-    /// How many probes in a row must succeed to close the circuit: 1 (the default) to 255. One that fails opens it again.
+    /// How many probes in a row must succeed to close the circuit: 1 (the default) to 255. One that fails
+    /// opens it again.
     #[must_use]
     pub fn success_threshold(self, success_threshold: u32) -> Self {
         Self {
@@ -126,9 +127,9 @@ impl CircuitSettings {
         }
     }
 
-    /// How long the youngest probe may be without an outcome: longer than zero, 60 seconds by default. After that the
-    /// probes have failed and the circuit has been open since then; the next call finds it so, and what the probes
-    /// bring later is stale. Bounds what a probe that hangs for good can do.
+    /// How long the youngest probe may be without an outcome: longer than zero, 60 seconds by default. After
+    /// that the probes have failed and the circuit has been open since then; the next call finds it so, and
+    /// what the probes bring later is stale. Bounds what a probe that hangs for good can do.
     #[must_use]
     pub fn probe_lease(self, probe_lease: Duration) -> Self {
         Self {
@@ -137,8 +138,8 @@ impl CircuitSettings {
         }
     }
 
-    /// A response whose headers took longer than this is a failure, whatever its status: longer than zero; off by
-    /// default. Costs two clock reads per call.
+    /// A response whose headers took longer than this is a failure, whatever its status: longer than zero;
+    /// off by default. Costs two clock reads per call.
     #[must_use]
     pub fn slow_call(self, slow_call: Duration) -> Self {
         Self {
@@ -147,9 +148,9 @@ impl CircuitSettings {
         }
     }
 
-    /// A call whose future was dropped after this long is a failure; one dropped earlier says nothing. Off by default: no
-    /// dropped call counts. For callers that bound their calls with `tokio::time::timeout`, which cuts them off
-    /// without a word. Costs a clock read per call.
+    /// A call whose future was dropped after this long is a failure; one dropped earlier says nothing. Off by
+    /// default: no dropped call counts. For callers that bound their calls with `tokio::time::timeout`, which
+    /// cuts them off without a word. Costs a clock read per call.
     #[must_use]
     pub fn abandoned_after(self, abandoned_after: Duration) -> Self {
         Self {

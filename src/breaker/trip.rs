@@ -17,8 +17,9 @@ use std::{num::NonZeroU32, time::Duration};
 /// let either = quick.or(steady);
 /// ```
 ///
-/// Failures in a row suit most origins: they see an outage within a few calls and cost a healthy call nothing. A share
-/// sees the origin that fails every second call, for the price of a short lock and a clock read per call.
+/// Failures in a row suit most origins: they see an outage within a few calls and cost a healthy call
+/// nothing. A share sees the origin that fails every second call, for the price of a short lock and a clock
+/// read per call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trip {
     consecutive: Option<u32>,
@@ -36,7 +37,8 @@ pub struct FailureRate {
 }
 
 impl Trip {
-    /// Opens after `failures` in a row, at least 1. A success starts the count again; an ignored outcome does not.
+    /// Opens after `failures` in a row, at least 1. A success starts the count again; an ignored outcome does
+    /// not.
     #[must_use]
     pub fn consecutive(failures: u32) -> Self {
         Self {
@@ -46,11 +48,12 @@ impl Trip {
         }
     }
 
-    /// Opens when at least this share of the calls in the window failed: above 0, at most 1. Over 10 seconds and at
-    /// 20 calls, unless said otherwise.
+    /// Opens when at least this share of the calls in the window failed: above 0, at most 1. Over 10 seconds
+    /// and at 20 calls, unless said otherwise.
     ///
-    /// The share is taken as the nearest decimal of nine places and compared in integers: 3 failures of 10 calls meet
-    /// `0.3` exactly. It is looked at after every outcome, a success too, and each one includes itself.
+    /// The share is taken as the nearest decimal of nine places and compared in integers: 3 failures of 10
+    /// calls meet `0.3` exactly. It is looked at after every outcome, a success too, and each one includes
+    /// itself.
     #[must_use]
     pub fn failure_rate(rate: f64) -> FailureRate {
         FailureRate {

@@ -11,12 +11,12 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
 /// A place for one circuit: a word that everybody reads, and the circuit behind a lock.
 ///
-/// A healthy call reads `word` twice and writes nothing. Everything else, each of them rare or on its way to a
-/// rejection, takes the lock, lets the [`Circuit`] decide, and publishes its new word. So every decision is made
-/// on the whole truth, one at a time, and the word is never behind by more than the step under way.
+/// A healthy call reads `word` twice and writes nothing. Everything else, each of them rare or on its way to
+/// a rejection, takes the lock, lets the [`Circuit`] decide, and publishes its new word. So every decision is
+/// made on the whole truth, one at a time, and the word is never behind by more than the step under way.
 ///
-/// Places are reused. The owner is named by `birth`, the first epoch it lived in; whoever looked a key up holds that
-/// number and is told when the place has gone to another.
+/// Places are reused. The owner is named by `birth`, the first epoch it lived in; whoever looked a key up
+/// holds that number and is told when the place has gone to another.
 ///
 /// ```text
 ///   writer, under the lock          reader, without it
@@ -25,8 +25,8 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 ///   3. word  := closed (release)
 /// ```
 ///
-/// A reader that saw the word of step 3 also sees the birth of step 2, so it cannot take a new owner's circuit for its
-/// own; one that saw an earlier word got an epoch that no later state will ever have.
+/// A reader that saw the word of step 3 also sees the birth of step 2, so it cannot take a new owner's
+/// circuit for its own; one that saw an earlier word got an epoch that no later state will ever have.
 #[derive(Debug)]
 pub(crate) struct CircuitCell {
     word: AtomicU64,

@@ -1,7 +1,7 @@
 //! The state machine of one circuit.
 //!
-//! Pure: an old state, an event and a moment in, a new state and what happened out. Nothing here is shared between
-//! threads; [`cell`](super::cell) does that.
+//! Pure: an old state, an event and a moment in, a new state and what happened out. Nothing here is shared
+//! between threads; [`cell`](super::cell) does that.
 
 use super::{
     Expendable, Moment,
@@ -95,8 +95,8 @@ enum Phase {
     },
 }
 
-/// From the first opening until the circuit closes again, failed probes included. While closed it is blank, but for the
-/// rejections of a forced-open circuit.
+/// From the first opening until the circuit closes again, failed probes included. While closed it is blank,
+/// but for the rejections of a forced-open circuit.
 #[derive(Debug, Default)]
 struct Outage {
     since: Option<Tick>,
@@ -233,8 +233,8 @@ impl Circuit {
 
     /// Whether the circuit may make room for another, and how gladly.
     ///
-    /// Never while it still protects somebody (open within its wait, a probe out), nor when an operator gave it a
-    /// mode that its settings would not give it again.
+    /// Never while it still protects somebody (open within its wait, a probe out), nor when an operator gave
+    /// it a mode that its settings would not give it again.
     pub(crate) fn expendable(&mut self, now: Tick) -> Option<Expendable> {
         if self.mode != self.policy.mode {
             return None;
@@ -362,7 +362,8 @@ impl Circuit {
         self.open(&cause, retry_after, at, journal);
     }
 
-    /// When no probe had an outcome within the lease, they have failed, and the circuit has been open since then.
+    /// When no probe had an outcome within the lease, they have failed, and the circuit has been open since
+    /// then.
     fn end_lease(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
         let Phase::HalfOpen {
             in_flight: in_flight @ 1..,

@@ -38,9 +38,10 @@ impl fmt::Display for OpenReason {
 
 /// Something that happened to a circuit: the typed form of the log events named `circuit.*`.
 ///
-/// A listener ([`on_event`](crate::CircuitBreakerBuilder::on_event)) gets one for every event that is logged, after all locks are
-/// released, on the thread whose call made the change, in the order of its changes. `epoch` orders the events of
-/// one circuit across threads: each change of state begins a new one and the numbers only grow.
+/// A listener ([`on_event`](crate::CircuitBreakerBuilder::on_event)) gets one for every event that is logged,
+/// after all locks are released, on the thread whose call made the change, in the order of its changes.
+/// `epoch` orders the events of one circuit across threads: each change of state begins a new one and the
+/// numbers only grow.
 ///
 /// ```
 /// use reqwest_resilience::{CircuitBreaker, CircuitEvent};
@@ -66,7 +67,8 @@ pub enum CircuitEvent {
         from: CircuitState,
         /// Why.
         reason: OpenReason,
-        /// The failures that decided: the run of them, those in the window, the probe, or the probes that were out.
+        /// The failures that decided: the run of them, those in the window, the probe, or the probes that
+        /// were out.
         failures: u64,
         /// The calls in the window; [`OpenReason::FailureRate`] only.
         calls: Option<u64>,
@@ -101,7 +103,8 @@ pub enum CircuitEvent {
         /// The epoch that begins.
         epoch: u64,
     },
-    /// `circuit.rejected`: a call was not sent. At most one a second per circuit; always for the first of an outage.
+    /// `circuit.rejected`: a call was not sent. At most one a second per circuit; always for the first of an
+    /// outage.
     #[non_exhaustive]
     Rejected {
         /// The circuit.
@@ -110,7 +113,8 @@ pub enum CircuitEvent {
         state: CircuitState,
         /// The time left until a probe is admitted; none while probes are out, and when forced open.
         retry_after: Option<Duration>,
-        /// Rejections of this outage that were not reported since the last one that was.
+        /// Rejections of this outage that were not reported since the last one that was, across failed probes
+        /// too.
         suppressed: u64,
         /// The mode it is in; in [`CircuitMode::Shadow`] the call was sent all the same.
         mode: CircuitMode,
@@ -161,7 +165,8 @@ pub enum CircuitEvent {
         /// The epoch that admitted the call.
         admitted_epoch: u64,
     },
-    /// `circuit.untracked`: the breaker was full and a request passed without a circuit. At most one a second.
+    /// `circuit.untracked`: the breaker was full and a request passed without a circuit. At most one a
+    /// second.
     #[non_exhaustive]
     Untracked {
         /// The most circuits the breaker keeps.

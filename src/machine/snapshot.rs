@@ -11,8 +11,9 @@ use std::{
 /// One circuit at one moment: plain data, all of one epoch. Prints as one line.
 ///
 /// From [`CircuitBreaker::snapshots`](crate::CircuitBreaker::snapshots) and
-/// [`snapshot`](crate::CircuitBreaker::snapshot). Reading it changes nothing: an open circuit whose wait is over still reads
-/// [`Open`](CircuitState::Open), with `retry_after` at zero, until the next call makes it half-open.
+/// [`snapshot`](crate::CircuitBreaker::snapshot). Reading it changes nothing: an open circuit whose wait is
+/// over still reads [`Open`](CircuitState::Open), with `retry_after` at zero, until the next call makes it
+/// half-open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CircuitSnapshot {
@@ -26,8 +27,8 @@ pub struct CircuitSnapshot {
     pub consecutive_failures: u32,
     /// What the window of a failure rate holds while closed; none without such a rule.
     pub window: Option<WindowSnapshot>,
-    /// The time left until a probe is admitted: zero when the next call would be one; none while closed, while probes
-    /// hold all slots, and when forced open.
+    /// The time left until a probe is admitted: zero when the next call would be one; none while closed,
+    /// while probes hold all slots, and when forced open.
     pub retry_after: Option<Duration>,
     /// Probes that have no outcome yet.
     pub probes_in_flight: u32,

@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 /// Where a circuit stands.
 ///
+/// Logs and `Display` use the same names, `closed`, `open` and `half_open`; texts for people say half-open.
+///
 /// ```
 /// use reqwest_resilience::CircuitState;
 ///
@@ -35,15 +37,15 @@ impl CircuitState {
 /// What a circuit does with what it knows.
 ///
 /// Set for all calls with [`CircuitSettings::mode`](crate::CircuitSettings::mode), or at run time with
-/// [`CircuitBreaker::set_mode`](crate::CircuitBreaker::set_mode). A change of mode keeps the state, its evidence and its wait;
-/// calls under way no longer count, and probe slots are free again.
+/// [`CircuitBreaker::set_mode`](crate::CircuitBreaker::set_mode). A change of mode keeps the state, its
+/// evidence and its wait; calls under way no longer count, and probe slots are free again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum CircuitMode {
     /// Counts, trips and rejects: the normal mode.
     #[default]
     Enforcing,
-    /// Does everything but reject. A call that would be rejected is sent, is counted in `rejected`, and its outcome
-    /// is ignored. For trying settings out on live traffic.
+    /// Does everything but reject. A call that would be rejected is sent, is counted in `rejected`, and its
+    /// outcome is ignored. For trying settings out on live traffic.
     Shadow,
     /// Rejects every call.
     ForcedOpen,

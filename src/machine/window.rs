@@ -3,8 +3,8 @@
 use super::tick::{Tick, saturating_nanos};
 use std::time::Duration;
 
-/// Into how many buckets a window is cut. What is older than the window never counts; what is younger than nine tenths
-/// of it always does.
+/// Into how many buckets a window is cut. What is older than the window never counts; what is younger than
+/// nine tenths of it always does.
 const BUCKETS: usize = 10;
 
 /// Calls that were counted, and the failures among them.
@@ -22,8 +22,8 @@ pub(crate) struct Counts {
 ///                                        ▲ newest
 /// ```
 ///
-/// Nothing is cleared by a timer. Whoever comes next takes the buckets that have left the window out of the sum: at
-/// most ten, however long nobody came.
+/// Nothing is cleared by a timer. Whoever comes next takes the buckets that have left the window out of the
+/// sum: at most ten, however long nobody came.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Nanoseconds of one bucket.
@@ -67,8 +67,8 @@ impl Window {
         self.sum = Counts::default();
     }
 
-    /// Lets go of the buckets that `now` has left behind. A `now` older than the newest bucket, read before another
-    /// thread's but arriving after it, leaves all as it is: its call counts into the newest.
+    /// Lets go of the buckets that `now` has left behind. A `now` older than the newest bucket, read before
+    /// another thread's but arriving after it, leaves all as it is: its call counts into the newest.
     fn advance(&mut self, now: Tick) {
         let number = now.nanos() / self.width;
         let passed = number.saturating_sub(self.newest);

@@ -22,8 +22,9 @@ const VACANT: u64 = 3;
 ///  └───────┴───────┴─────────┴──────────────────────────┘
 /// ```
 ///
-/// `state`: 0 closed, 1 open, 2 half-open, 3 vacant. `mode`: the upper bit says forced, the lower tells the two of a
-/// kind apart. `records`: a success has something to write, a run of failures to end or a window to count in.
+/// `state`: 0 closed, 1 open, 2 half-open, 3 vacant. `mode`: the upper bit says forced, the lower tells the
+/// two of a kind apart. `records`: a success has something to write, a run of failures to end or a window to
+/// count in.
 ///
 /// A closed circuit that enforces and has nothing to record is the bare number of its epoch: one comparison
 /// settles a healthy call. Epochs never run out: 59 bits last 18 years at a transition a nanosecond.

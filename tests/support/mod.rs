@@ -3,6 +3,13 @@
 //! Each test file is a crate of its own and uses a part of this.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of this")]
 #![allow(unreachable_pub, reason = "`pub` is what a test file may use")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails so"
+)]
 #![allow(clippy::mod_module_files, reason = "`tests/support.rs` would be a test of its own")]
 
 mod log;
