@@ -114,8 +114,8 @@ impl CircuitBreaker {
     }
 
     /// Puts the circuit of `key` into `mode`, and makes it where there is none, beyond
-    /// [`max_circuits`](CircuitBreakerBuilder::max_circuits) if need be. A circuit whose mode was set so is
-    /// never recycled.
+    /// [`max_circuits`](CircuitBreakerBuilder::max_circuits) if need be. While it has a mode that
+    /// its settings would not give it, the circuit is never recycled.
     ///
     /// # Errors
     ///

@@ -242,7 +242,9 @@ impl InvalidKey {
         rule: "a URL must have a host and a port, its own or that of a well-known scheme",
     };
 
-    pub(crate) fn rule(self) -> &'static str {
+    /// What a key has to be.
+    #[must_use]
+    pub fn rule(self) -> &'static str {
         self.rule
     }
 }

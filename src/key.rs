@@ -86,6 +86,17 @@ impl Key {
     }
 }
 
+/// A text that was meant as a key, without what may be a secret in it: userinfo, query and fragment.
+pub(crate) fn without_secrets(text: &str) -> String {
+    let text = text.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = text.split_once(SEPARATOR) else {
+        return text.to_owned();
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}{SEPARATOR}{host}{path}")
+}
+
 impl KeyRef<'_> {
     pub(crate) fn to_key(self) -> Key {
         match self {
@@ -178,6 +189,18 @@ mod tests {
                 assert_eq!(asked.as_ref().equivalent(&stored), same, "{asked} {stored}");
                 assert!(!same || state.hash_one(asked.as_ref()) == state.hash_one(&stored));
             }
+        }
+    }
+
+    #[test]
+    fn a_text_is_printed_without_its_secrets() {
+        for (text, printed) in [
+            ("http://u:s3cret@h:99999/p?token=abc", "http://h:99999/p"),
+            ("http://a@b@h#s3cret", "http://h"),
+            ("reports", "reports"),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(text), printed);
         }
     }
 

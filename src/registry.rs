@@ -129,18 +129,30 @@ impl<R: Resident> Registry<R> {
         self.capacity
     }
 
-    /// The resident under `key`. Takes no lock; writes at most the mark that it was used.
+    /// The resident under `key`, for use. Takes no lock; writes at most the mark that it was used.
     #[inline]
     pub(crate) fn find(&self, key: KeyRef<'_>) -> Option<Found<'_, R>> {
-        let address = *self.map.get(&key, &self.map.guard())?;
-        let slot = self.slots.get(address.slot)?;
+        let (slot, found) = self.locate(key)?;
         if !slot.used.load(Ordering::Relaxed) {
             slot.used.store(true, Ordering::Relaxed);
         }
-        Some(Found {
+        Some(found)
+    }
+
+    /// The resident under `key`, for a look that is no use.
+    pub(crate) fn look_up(&self, key: KeyRef<'_>) -> Option<Found<'_, R>> {
+        self.locate(key).map(|(_, found)| found)
+    }
+
+    #[inline]
+    fn locate(&self, key: KeyRef<'_>) -> Option<(&Slot<R>, Found<'_, R>)> {
+        let address = *self.map.get(&key, &self.map.guard())?;
+        let slot = self.slots.get(address.slot)?;
+        let found = Found {
             resident: &slot.resident,
             tenancy: address.tenancy,
-        })
+        };
+        Some((slot, found))
     }
 
     /// The resident under `key`, made where there is none. Waits for other newcomers, so what it finds is

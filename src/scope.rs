@@ -2,7 +2,7 @@
 
 use crate::{
     error::ConfigError,
-    key::{Key, KeyRef},
+    key::{Key, KeyRef, without_secrets},
     origin::OriginRef,
 };
 use reqwest::Request;
@@ -38,7 +38,7 @@ pub enum Scope {
 }
 
 /// The one key of [`Scope::shared`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SharedKey(String);
 
 /// The function of [`Scope::by`].
@@ -66,12 +66,19 @@ impl Scope {
     pub(crate) fn check(self) -> Result<Keying, ConfigError> {
         Ok(match self {
             Self::Origin => Keying::Origin,
-            Self::Shared(SharedKey(name)) => Keying::Shared(
-                Key::parse(&name)
-                    .map_err(|invalid| ConfigError::new("scope", format!("{name:?}"), invalid.rule()))?,
-            ),
+            Self::Shared(SharedKey(name)) => Keying::Shared(Key::parse(&name).map_err(|invalid| {
+                ConfigError::new("scope", format!("{:?}", without_secrets(&name)), invalid.rule())
+            })?),
             Self::By(key) => Keying::By(key),
         })
+    }
+}
+
+impl fmt::Debug for SharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedKey")
+            .field(&without_secrets(&self.0))
+            .finish()
     }
 }
 

@@ -89,10 +89,8 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn default_verdict(&self) -> Verdict {
         match self.result {
-            Ok(response) if self.rule.fails(response.status()) => Verdict::Failure,
-            Ok(_) if self.rule.slow_call.is_some_and(|limit| limit < self.elapsed) => Verdict::Failure,
-            Ok(_) => Verdict::Success,
-            Err(error) => self.rule.judge(error),
+            Ok(response) => self.rule.judge_status(response.status(), self.elapsed),
+            Err(error) => self.rule.judge(error, self.elapsed),
         }
     }
 }
@@ -105,41 +103,47 @@ pub(crate) struct OutcomeRule {
 }
 
 impl OutcomeRule {
-    fn fails(&self, status: StatusCode) -> bool {
-        self.failure_statuses.contains(status)
+    fn judge_status(&self, status: StatusCode, elapsed: Duration) -> Verdict {
+        let slow = self.slow_call.is_some_and(|limit| limit < elapsed);
+        if slow || self.failure_statuses.contains(status) {
+            Verdict::Failure
+        } else {
+            Verdict::Success
+        }
     }
 
-    fn judge(&self, error: &Error) -> Verdict {
+    fn judge(&self, error: &Error, elapsed: Duration) -> Verdict {
         match error {
             Error::Reqwest(error) if error.is_builder() || error.is_redirect() => Verdict::Ignore,
-            // A middleware below called `error_for_status`: the origin did answer.
-            Error::Reqwest(error) => match error.status() {
-                Some(status) if !self.fails(status) => Verdict::Success,
-                _ => Verdict::Failure,
-            },
-            Error::Middleware(other) => match Rejection::find(error) {
-                Some(rejection) if rejection.is_unsent() => Verdict::Ignore,
-                Some(_) => Verdict::Failure,
-                None => self.judge_foreign(other),
+            // A status in an error: a middleware below called `error_for_status`, and the origin did answer.
+            Error::Reqwest(error) => error
+                .status()
+                .map_or(Verdict::Failure, |status| self.judge_status(status, elapsed)),
+            Error::Middleware(_) => match (Rejection::find(error), retried(error)) {
+                (Some(rejection), _) if rejection.is_unsent() => Verdict::Ignore,
+                (Some(_), _) => Verdict::Failure,
+                (None, Some(last)) => self.judge(last, elapsed),
+                (None, None) => Verdict::Ignore,
             },
         }
     }
+}
 
-    #[cfg(feature = "reqwest-retry")]
-    fn judge_foreign(&self, error: &(impl AsRef<dyn std::error::Error + Send + Sync> + ?Sized)) -> Verdict {
-        use reqwest_retry::RetryError;
+/// The last real error within one of reqwest-retry.
+#[cfg(feature = "reqwest-retry")]
+fn retried(error: &Error) -> Option<&Error> {
+    use reqwest_retry::RetryError;
 
-        match error.as_ref().downcast_ref() {
-            Some(RetryError::WithRetries { err, .. } | RetryError::Error(err)) => self.judge(err),
-            None => Verdict::Ignore,
-        }
-    }
+    let Error::Middleware(error) = error else {
+        return None;
+    };
+    let (RetryError::WithRetries { err, .. } | RetryError::Error(err)) = error.downcast_ref()?;
+    Some(err)
+}
 
-    #[cfg(not(feature = "reqwest-retry"))]
-    #[allow(clippy::unused_self, reason = "the same call with and without the feature")]
-    fn judge_foreign<T>(&self, _: &T) -> Verdict {
-        Verdict::Ignore
-    }
+#[cfg(not(feature = "reqwest-retry"))]
+fn retried(_: &Error) -> Option<&Error> {
+    None
 }
 
 const LOWEST: u16 = 100;

@@ -9,13 +9,13 @@ use crate::{
     clock::{Clock, TokioClock},
     error::ConfigError,
     event::{CircuitEvent, Listener, Reporter},
-    key::Key,
+    key::{Key, without_secrets},
     machine::Epochs,
     registry::Registry,
     scope::{Keying, Scope},
     verdict::{Attempt, Verdict},
 };
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 /// Makes a [`CircuitBreaker`]; from [`CircuitBreaker::builder`].
 ///
@@ -164,16 +164,18 @@ impl CircuitBreakerBuilder {
     }
 
     fn profiles(&mut self) -> Result<Profiles, ConfigError> {
-        let mut settings = HashMap::<Key, CircuitSettings>::new();
-        for (field, text, own) in self.own.drain(..) {
-            let key = key_of(field, &text)?;
-            let earlier = settings.remove(&key).unwrap_or_default();
-            settings.insert(key, own.or(&earlier));
-        }
         let mut profiles = Profiles {
             defaults: self.defaults.check()?,
             ..Profiles::default()
         };
+        let mut settings = Vec::<(Key, CircuitSettings)>::new();
+        for (field, text, own) in self.own.drain(..) {
+            let key = key_of(field, &text)?;
+            match settings.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, earlier)) => *earlier = own.or(earlier),
+                None => settings.push((key, own)),
+            }
+        }
         for ((key, own), number) in settings.into_iter().zip(0..) {
             let profile = own.or(&self.defaults).check();
             profiles.own.push(profile.map_err(|error| error.of(key.text()))?);
@@ -184,12 +186,10 @@ impl CircuitBreakerBuilder {
 }
 
 fn key_of(field: &'static str, text: &str) -> Result<Key, ConfigError> {
-    let key =
-        Key::parse(text).map_err(|invalid| ConfigError::new(field, format!("{text:?}"), invalid.rule()))?;
+    let wrong = |rule| ConfigError::new(field, format!("{:?}", without_secrets(text)), rule);
+    let key = Key::parse(text).map_err(|invalid| wrong(invalid.rule()))?;
     if field == "origin" && !key.is_origin() {
-        return Err(ConfigError::new(
-            field,
-            format!("{text:?}"),
+        return Err(wrong(
             "an origin is given by a URL, such as https://api.example.com; for a name use `circuit`",
         ));
     }
@@ -200,7 +200,7 @@ impl fmt::Debug for CircuitBreakerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreakerBuilder")
             .field("defaults", &self.defaults)
-            .field("own", &self.own)
+            .field("own", &self.own.len())
             .field("scope", &self.scope)
             .field("max_circuits", &self.max_circuits)
             .finish_non_exhaustive()

@@ -155,7 +155,7 @@ impl Core {
     ) -> Option<T> {
         let moment = self.moment();
         let mut journal = Vec::new();
-        let found = self.circuits.find(key.as_ref())?;
+        let found = self.circuits.look_up(key.as_ref())?;
         let changed = found.resident.with_owner(found.tenancy.birth, |circuit| {
             change(circuit, &moment, &mut journal)
         });

@@ -47,8 +47,9 @@ impl CircuitPolicy {
     /// Doubles from `open_for` to `max_open_for`; the origin's own `Retry-After` may ask for more, up to
     /// `honor_retry_after`; the jitter, drawn by `chance`, only ever adds.
     pub(crate) fn wait(&self, reopenings: u32, retry_after: Option<Duration>, chance: u64) -> Duration {
-        let doublings = 1_u32.checked_shl(reopenings).unwrap_or(u32::MAX);
-        let grown = self.open_for.saturating_mul(doublings).min(self.max_open_for);
+        let factor = 1_u64.checked_shl(reopenings).unwrap_or(u64::MAX);
+        let doubled = Duration::from_nanos(saturating_nanos(self.open_for).saturating_mul(factor));
+        let grown = doubled.max(self.open_for).min(self.max_open_for);
         let asked = retry_after.map_or(Duration::ZERO, |asked| asked.min(self.honor_retry_after));
         self.jittered(grown.max(asked), chance)
     }
