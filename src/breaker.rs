@@ -1,24 +1,24 @@
 //! The circuit breaker: type and handle.
 
 mod builder;
-mod core;
 mod middleware;
 mod permit;
 mod profile;
 mod settings;
+mod shared;
 mod trip;
 
 pub use builder::CircuitBreakerBuilder;
 pub use settings::CircuitSettings;
 pub use trip::{FailureRate, Trip};
 
-use self::core::{Core, Profiles};
 use crate::{
     error::InvalidKey,
     key::Key,
     machine::{circuit::Circuit, snapshot::CircuitSnapshot, state::CircuitMode},
     scope::Keying,
 };
+use shared::{Profiles, Shared};
 use std::{fmt, sync::Arc};
 
 /// Stops calling an origin that is down, and finds out when it is back.
@@ -82,7 +82,7 @@ use std::{fmt, sync::Arc};
 /// ```
 #[derive(Clone)]
 pub struct CircuitBreaker {
-    pub(crate) core: Arc<Core>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl CircuitBreaker {
@@ -95,10 +95,10 @@ impl CircuitBreaker {
     /// with settings of its own.
     #[must_use]
     pub fn snapshots(&self) -> Vec<CircuitSnapshot> {
-        let now = self.core.moment().now;
+        let now = self.shared.moment().now;
         let mut snapshots = Vec::new();
-        self.core.circuits.each(|cell| {
-            snapshots.extend(cell.with_circuit(|circuit| circuit.snapshot(now, self.core.birth)));
+        self.shared.circuits.each(|cell| {
+            snapshots.extend(cell.with_circuit(|circuit| circuit.snapshot(now, self.shared.zero)));
         });
         snapshots.sort_by(|a, b| a.circuit_key.cmp(&b.circuit_key));
         snapshots
@@ -109,8 +109,8 @@ impl CircuitBreaker {
     #[must_use]
     pub fn snapshot(&self, key: &str) -> Option<CircuitSnapshot> {
         let key = Key::parse(key).ok()?;
-        self.core
-            .change(&key, |circuit, at, _| circuit.snapshot(at.now, self.core.birth))
+        self.shared
+            .change(&key, |circuit, at, _| circuit.snapshot(at.now, self.shared.zero))
     }
 
     /// Puts the circuit of `key` into `mode`, and makes it where there is none, beyond
@@ -123,13 +123,13 @@ impl CircuitBreaker {
     pub fn set_mode(&self, key: &str, mode: CircuitMode) -> Result<(), InvalidKey> {
         let key = Key::parse(key)?;
         while self
-            .core
+            .shared
             .change(&key, |circuit, at, journal| {
                 circuit.set_mode(mode, at, journal);
             })
             .is_none()
         {
-            self.core.ensure(&key);
+            self.shared.ensure(&key);
         }
         Ok(())
     }
@@ -140,17 +140,17 @@ impl CircuitBreaker {
         let Ok(key) = Key::parse(key) else {
             return false;
         };
-        self.core.change(&key, Circuit::reset).is_some()
+        self.shared.change(&key, Circuit::reset).is_some()
     }
 
     /// Resets every circuit.
     pub fn reset_all(&self) {
-        let moment = self.core.moment();
+        let moment = self.shared.moment();
         let mut journal = Vec::new();
-        self.core.circuits.each(|cell| {
+        self.shared.circuits.each(|cell| {
             let _ = cell.with_circuit(|circuit| circuit.reset(&moment, &mut journal));
         });
-        self.core.reporter.report(&journal, moment.now);
+        self.shared.reporter.report(&journal, moment.now);
     }
 }
 
@@ -163,6 +163,6 @@ impl Default for CircuitBreaker {
 
 impl fmt::Debug for CircuitBreaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CircuitBreaker").field(&self.core).finish()
+        f.debug_tuple("CircuitBreaker").field(&self.shared).finish()
     }
 }

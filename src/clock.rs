@@ -8,8 +8,9 @@ use std::{
 
 /// Where a breaker reads the time for its decisions: when an open period ends, what a window still holds.
 ///
-/// Waits (timers) are tokio's. `now` may be called from many threads at once; it should not panic, and what
-/// it returns should not go back. A clock that does go back harms nothing: no time has passed then.
+/// Waits (timers) are tokio's. `now` may be called from many threads at once. It must not panic: that may
+/// cost a probe its slot until its lease is over. What it returns should not go back. A clock that does go
+/// back harms nothing: no time has passed then.
 pub trait Clock: Send + Sync + 'static {
     /// The time.
     fn now(&self) -> Instant;

@@ -12,7 +12,6 @@ use crate::{
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
     time::Duration,
 };
 
@@ -23,13 +22,13 @@ pub(crate) type Listener = dyn Fn(&CircuitEvent) + Send + Sync;
 
 /// Where the events of a breaker go.
 pub(crate) struct Reporter {
-    listeners: Vec<Arc<Listener>>,
+    listeners: Vec<Box<Listener>>,
     untracked: Mutex<Throttle>,
     panics: Mutex<Throttle>,
 }
 
 impl Reporter {
-    pub(crate) fn new(listeners: Vec<Arc<Listener>>) -> Self {
+    pub(crate) fn new(listeners: Vec<Box<Listener>>) -> Self {
         Self {
             listeners,
             untracked: Mutex::new(Throttle::default()),
@@ -43,7 +42,9 @@ impl Reporter {
         for event in events {
             trace(event);
             for listener in &self.listeners {
-                if catch_unwind(AssertUnwindSafe(|| listener(event))).is_err() {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| listener(event))) {
+                    // Its drop may panic too, and this may be a drop in a panic already.
+                    std::mem::forget(payload);
                     self.report_panic(now);
                 }
             }

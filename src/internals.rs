@@ -30,10 +30,11 @@ impl LoneCircuit {
     #[must_use]
     pub fn closed() -> Self {
         let cell = CircuitCell::vacant();
-        cell.occupy(
+        cell.occupy(Circuit::new(
+            "lone".into(),
+            Arc::new(CircuitPolicy::default()),
             BIRTH,
-            Circuit::new("lone".into(), Arc::new(CircuitPolicy::default()), BIRTH),
-        );
+        ));
         Self(cell)
     }
 
@@ -54,7 +55,8 @@ impl LoneCircuit {
 /// A rejection.
 #[inline]
 pub fn call(breaker: &CircuitBreaker, request: &Request, result: &Result<Response>) -> Result<()> {
-    if let Some(permit) = breaker.core.ask(request, &Extensions::new())? {
+    if let Some(mut permit) = breaker.shared.ask(request, &Extensions::new())? {
+        permit.start();
         permit.settle(request.method(), result);
     }
     Ok(())

@@ -4,7 +4,6 @@ use crate::{error::InvalidKey, origin::OriginRef};
 use papaya::Equivalent;
 use reqwest::Url;
 use std::{
-    fmt,
     hash::{Hash, Hasher},
     sync::Arc,
 };
@@ -88,13 +87,14 @@ impl Key {
 
 /// A text that was meant as a key, without what may be a secret in it: userinfo, query and fragment.
 pub(crate) fn without_secrets(text: &str) -> String {
-    let text = text.split(['?', '#']).next().unwrap_or_default();
-    let Some((scheme, rest)) = text.split_once(SEPARATOR) else {
-        return text.to_owned();
+    let (scheme, rest) = match text.find(SEPARATOR) {
+        Some(at) => text.split_at(at + SEPARATOR.len()),
+        None => ("", text),
     };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    format!("{scheme}{SEPARATOR}{host}{path}")
+    // All up to the last @, since a password that was not escaped may hold any other sign of a URL.
+    let (cut, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    format!("{scheme}{cut}{rest}")
 }
 
 impl KeyRef<'_> {
@@ -156,12 +156,6 @@ impl Equivalent<Key> for KeyRef<'_> {
     }
 }
 
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +180,7 @@ mod tests {
             for asked in texts {
                 let asked = Key::parse(asked).unwrap();
                 let same = stored.text() == asked.text();
-                assert_eq!(asked.as_ref().equivalent(&stored), same, "{asked} {stored}");
+                assert_eq!(asked.as_ref().equivalent(&stored), same, "{asked:?} {stored:?}");
                 assert!(!same || state.hash_one(asked.as_ref()) == state.hash_one(&stored));
             }
         }
@@ -195,8 +189,11 @@ mod tests {
     #[test]
     fn a_text_is_printed_without_its_secrets() {
         for (text, printed) in [
-            ("http://u:s3cret@h:99999/p?token=abc", "http://h:99999/p"),
-            ("http://a@b@h#s3cret", "http://h"),
+            ("http://u:s3cret@h:99999/p?token=abc", "http://…@h:99999/p"),
+            ("http://a@b@h#s3cret", "http://…@h"),
+            ("http://u:s3/cr?et@h/p", "http://…@h/p"),
+            ("u:s3cret@h", "…@h"),
+            ("://", "://"),
             ("reports", "reports"),
             ("", ""),
         ] {

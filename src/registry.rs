@@ -20,7 +20,7 @@ use foldhash::fast::RandomState;
 use papaya::HashMap;
 use std::{
     fmt,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 /// At how many slots a newcomer looks for one to take over.
@@ -53,8 +53,8 @@ pub(crate) trait Resident {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenancy {
     pub(crate) birth: u64,
-    /// Which settings the tenant has.
-    pub(crate) settings: u32,
+    /// Which profile the tenant has.
+    pub(crate) profile: u32,
 }
 
 /// A resident, as found under a key.
@@ -80,8 +80,6 @@ pub(crate) enum WhenFull {
 pub(crate) struct Registry<R: Resident> {
     map: HashMap<Key, Address, RandomState>,
     slots: Arena<Slot<R>>,
-    /// How many slots were ever occupied; they all are.
-    occupied: AtomicU32,
     capacity: usize,
     desk: Mutex<Desk>,
 }
@@ -98,12 +96,14 @@ struct Slot<R> {
     resident: R,
     /// Second chance: used since the clock hand last came by. Written only when clear.
     used: AtomicBool,
+    /// Under which key it is found; for the desk alone.
+    key: Mutex<Option<Key>>,
 }
 
 /// Where newcomers queue: all creations and evictions happen under this lock, one at a time.
 struct Desk {
-    /// The key of each slot.
-    keys: Vec<Key>,
+    /// How many slots were ever occupied; outside this lock they all are.
+    occupied: u32,
     /// The clock hand: where the next look for a slot to spare begins.
     hand: u32,
 }
@@ -116,12 +116,8 @@ impl<R: Resident> Registry<R> {
                 .hasher(RandomState::default())
                 .build(),
             slots: Arena::new(),
-            occupied: AtomicU32::new(0),
             capacity,
-            desk: Mutex::new(Desk {
-                keys: Vec::new(),
-                hand: 0,
-            }),
+            desk: Mutex::new(Desk { occupied: 0, hand: 0 }),
         }
     }
 
@@ -182,9 +178,10 @@ impl<R: Resident> Registry<R> {
         }
     }
 
-    /// Visits all residents.
+    /// Visits all residents. Nobody comes or goes meanwhile.
     pub(crate) fn each(&self, mut visit: impl FnMut(&R)) {
-        (0..self.occupied.load(Ordering::Acquire))
+        let desk = lock(&self.desk);
+        (0..desk.occupied)
             .filter_map(|index| self.slots.get(index))
             .for_each(|slot| visit(&slot.resident));
     }
@@ -196,52 +193,46 @@ impl<R: Resident> Registry<R> {
         when_full: WhenFull,
         context: &R::Context<'_>,
     ) -> Option<(u32, Option<R::Farewell>)> {
-        let next = u32::try_from(desk.keys.len()).ok()?;
-        if desk.keys.len() < self.capacity {
+        let next = desk.occupied;
+        if (next as usize) < self.capacity {
             return Some((next, None));
         }
-        if let Some((slot, farewell)) = self.spare(desk, next, context) {
+        if let Some((slot, farewell)) = self.spare(desk, context) {
             return Some((slot, Some(farewell)));
         }
         (when_full == WhenFull::Grow).then_some((next, None))
     }
 
     /// Evicts the best of the next slots under the clock hand that were not used lately.
-    fn spare(&self, desk: &mut Desk, slots: u32, context: &R::Context<'_>) -> Option<(u32, R::Farewell)> {
-        let mut best = None;
-        for _ in 0..LOOKS.min(slots) {
+    fn spare(&self, desk: &mut Desk, context: &R::Context<'_>) -> Option<(u32, R::Farewell)> {
+        let mut best: Option<(Expendable, u32, &Slot<R>)> = None;
+        for _ in 0..LOOKS.min(desk.occupied) {
             let index = desk.hand;
-            desk.hand = (index + 1) % slots;
+            desk.hand = (index + 1) % desk.occupied;
             let slot = self.slots.get(index)?;
             if slot.used.swap(false, Ordering::Relaxed) {
                 continue;
             }
             match slot.resident.expendable(context) {
                 Some(Expendable::Fresh) => {
-                    if let Some(farewell) = self.evict(desk, index, Expendable::Fresh, context) {
+                    if let Some(farewell) = self.evict(slot, Expendable::Fresh, context) {
                         return Some((index, farewell));
                     }
                 }
-                Some(expendable) if best.is_none_or(|(least, _)| expendable < least) => {
-                    best = Some((expendable, index));
+                Some(expendable) if best.is_none_or(|(least, ..)| expendable < least) => {
+                    best = Some((expendable, index, slot));
                 }
                 _ => {}
             }
         }
-        let (expendable, index) = best?;
-        let farewell = self.evict(desk, index, expendable, context)?;
+        let (expendable, index, slot) = best?;
+        let farewell = self.evict(slot, expendable, context)?;
         Some((index, farewell))
     }
 
-    fn evict(
-        &self,
-        desk: &Desk,
-        index: u32,
-        at_most: Expendable,
-        context: &R::Context<'_>,
-    ) -> Option<R::Farewell> {
-        let farewell = self.slots.get(index)?.resident.evict(at_most, context)?;
-        if let Some(key) = desk.keys.get(index as usize) {
+    fn evict(&self, slot: &Slot<R>, at_most: Expendable, context: &R::Context<'_>) -> Option<R::Farewell> {
+        let farewell = slot.resident.evict(at_most, context)?;
+        if let Some(key) = lock(&slot.key).take() {
             self.map.remove(&key.as_ref(), &self.map.guard());
         }
         Some(farewell)
@@ -257,14 +248,11 @@ impl<R: Resident> Registry<R> {
         let slot = self.slots.get_or_make(index, || Slot {
             resident: R::vacant(),
             used: AtomicBool::new(false),
+            key: Mutex::new(None),
         })?;
         let tenancy = slot.resident.occupy(&key, context);
-        if let Some(old) = desk.keys.get_mut(index as usize) {
-            *old = key.clone();
-        } else {
-            desk.keys.push(key.clone());
-            self.occupied.store(index + 1, Ordering::Release);
-        }
+        *lock(&slot.key) = Some(key.clone());
+        desk.occupied = desk.occupied.max(index.saturating_add(1));
         self.map
             .insert(key, Address { slot: index, tenancy }, &self.map.guard());
         Some(Found {
@@ -277,7 +265,6 @@ impl<R: Resident> Registry<R> {
 impl<R: Resident> fmt::Debug for Registry<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registry")
-            .field("occupied", &self.occupied)
             .field("capacity", &self.capacity)
             .finish_non_exhaustive()
     }

@@ -57,7 +57,8 @@ impl Scope {
     /// A key of your own for each request. `None`, and a text that is no key (empty, or a URL without host or
     /// known port): the request passes untracked. A text with `://` is a URL and means its origin.
     ///
-    /// Runs for every request, before anything else; a panic in it unwinds that call alone.
+    /// Runs for every request that has no [`CircuitKey`] and no [`BypassCircuit`], before anything else; a
+    /// panic in it unwinds that call alone.
     pub fn by(key: impl Fn(&Request) -> Option<String> + Send + Sync + 'static) -> Self {
         Self::By(KeyFn(Arc::new(key)))
     }
@@ -89,9 +90,8 @@ impl fmt::Debug for KeyFn {
 }
 
 /// A checked [`Scope`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) enum Keying {
-    #[default]
     Origin,
     Shared(Key),
     By(KeyFn),

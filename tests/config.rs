@@ -159,7 +159,7 @@ fn what_the_breaker_as_a_whole_cannot_be_is_an_error_too() {
         assert_refused(builder().circuit(no_key, same), "circuit", &value, None);
         assert_refused(builder().origin(no_key, same), "origin", &value, None);
     }
-    for name in ["api.example.com", "localhost:3001", "mailto:a@example.com"] {
+    for name in ["api.example.com", "localhost:3001", "mailto:example.com"] {
         assert_refused(builder().origin(name, same), "origin", &format!("{name:?}"), None);
         assert!(builder().circuit(name, same).build().is_ok());
     }

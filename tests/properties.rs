@@ -245,7 +245,9 @@ impl Model {
         let Some(admitted) = admitted else {
             return;
         };
-        self.end_lease();
+        if admitted == self.epoch {
+            self.end_lease();
+        }
         if admitted != self.epoch {
             return;
         }
@@ -304,7 +306,7 @@ impl Model {
         let State::Closed(outcomes) = &self.state else {
             return (0, 0);
         };
-        let step = self.rules.window.as_nanos().div_ceil(10);
+        let step = self.rules.window.as_nanos() / 10;
         let number = |time: &Duration| time.as_nanos() / step;
         let inside = outcomes
             .iter()

@@ -131,14 +131,36 @@ async fn a_fresh_circuit_goes_first_then_a_counted_one_then_an_open_one_whose_wa
 }
 
 #[tokio::test]
-async fn a_success_in_a_window_and_a_rejection_are_something_counted() {
-    for (host, first) in [("windowed", Saw::Status(200)), ("refusing", Saw::Rejected)] {
-        let world = World::with_room_for(2);
-        assert_eq!(call(&world.client, &format!("http://{host}")).await, first);
-        world.succeed("http://fresh").await;
-        world.succeed("http://x").await;
-        assert_eq!(world.hosts(), [host, "x"]);
+async fn a_success_in_a_window_is_something_counted() {
+    let world = World::with_room_for(2);
+    world.succeed("http://windowed").await;
+    world.succeed("http://fresh").await;
+    world.succeed("http://x").await;
+    assert_eq!(world.hosts(), ["windowed", "x"]);
+}
+
+#[tokio::test]
+async fn what_the_settings_force_open_is_refused_however_full_the_breaker_is() {
+    let world = World::with_room_for(1);
+    assert_eq!(call(&world.client, "http://refusing").await, Saw::Rejected);
+    for newcomer in 0..10 {
+        world.fail(&format!("http://x{newcomer}")).await;
     }
+    assert_eq!(world.hosts(), ["refusing"]);
+
+    // Also where it comes too late for a circuit of its own.
+    let world = World::with_room_for(1);
+    world.fail("http://open").await;
+    let hits = world.transport.hits();
+    let refused = world.client.get("http://refusing").send().await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "request not sent: circuit http://refusing:80 is forced open"
+    );
+    assert_eq!(
+        (world.hosts(), world.transport.hits()),
+        (vec!["open".to_owned()], hits)
+    );
 }
 
 #[tokio::test]

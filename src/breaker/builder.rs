@@ -2,8 +2,8 @@
 
 use super::{
     CircuitBreaker,
-    core::{Classifier, Core, Profiles},
     settings::CircuitSettings,
+    shared::{Classifier, Profiles, Shared},
 };
 use crate::{
     clock::{Clock, TokioClock},
@@ -27,8 +27,8 @@ pub struct CircuitBreakerBuilder {
     defaults: CircuitSettings,
     own: Vec<(&'static str, String, CircuitSettings)>,
     scope: Scope,
-    classify: Option<Arc<Classifier>>,
-    listeners: Vec<Arc<Listener>>,
+    classify: Option<Box<Classifier>>,
+    listeners: Vec<Box<Listener>>,
     max_circuits: usize,
     clock: Arc<dyn Clock>,
 }
@@ -88,7 +88,7 @@ impl CircuitBreakerBuilder {
     /// Runs once per tracked call, outside all locks. A panic in it unwinds that call alone, which then
     /// counts as ignored. Costs two clock reads per call, for [`Attempt::elapsed`].
     pub fn classify(mut self, rule: impl Fn(&Attempt<'_>) -> Verdict + Send + Sync + 'static) -> Self {
-        self.classify = Some(Arc::new(rule));
+        self.classify = Some(Box::new(rule));
         self
     }
 
@@ -110,7 +110,7 @@ impl CircuitBreakerBuilder {
     /// # Ok::<(), reqwest_resilience::ConfigError>(())
     /// ```
     pub fn on_event(mut self, listener: impl Fn(&CircuitEvent) + Send + Sync + 'static) -> Self {
-        self.listeners.push(Arc::new(listener));
+        self.listeners.push(Box::new(listener));
         self
     }
 
@@ -118,9 +118,9 @@ impl CircuitBreakerBuilder {
     ///
     /// When they are all taken, a new key is given the place of a circuit that was not used lately and
     /// protects nobody: best one that nobody could tell from a new one, then a closed one with something
-    /// counted, then one whose wait is over. Never one that is open within its wait, that has a probe out, or
-    /// whose mode was set by hand. Where the next 64 places offer none, the request passes untracked and
-    /// `circuit.untracked` says so.
+    /// counted, then one whose wait is over. Never one that is open within its wait, has a probe out, is
+    /// forced, or has a mode that was set by hand. Where the next 64 places offer none, the request passes
+    /// untracked and `circuit.untracked` says so.
     pub fn max_circuits(mut self, max_circuits: usize) -> Self {
         self.max_circuits = max_circuits;
         self
@@ -150,13 +150,13 @@ impl CircuitBreakerBuilder {
     /// Puts the checked parts together.
     pub(super) fn assemble(self, keying: Keying, profiles: Profiles) -> CircuitBreaker {
         CircuitBreaker {
-            core: Arc::new(Core {
+            shared: Arc::new(Shared {
                 keying,
                 circuits: Registry::new(self.max_circuits),
                 profiles,
                 classify: self.classify,
                 reporter: Reporter::new(self.listeners),
-                birth: self.clock.now(),
+                zero: self.clock.now(),
                 clock: self.clock,
                 epochs: Epochs::new(),
             }),

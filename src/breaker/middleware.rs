@@ -13,10 +13,11 @@ impl Middleware for CircuitBreaker {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let Some(permit) = self.core.ask(&request, extensions)? else {
+        let Some(mut permit) = self.shared.ask(&request, extensions)? else {
             return next.run(request, extensions).await;
         };
         let method = request.method().clone();
+        permit.start();
         let result = next.run(request, extensions).await;
         permit.settle(&method, &result);
         result

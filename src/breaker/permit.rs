@@ -1,6 +1,6 @@
 //! The right to one call.
 
-use super::{core::Core, profile::Profile};
+use super::{profile::Profile, shared::Shared};
 use crate::{
     machine::{cell::CircuitCell, circuit::Outcome},
     retry_after::retry_after,
@@ -16,7 +16,7 @@ use std::{
 #[must_use = "dropping a permit says that the call was abandoned"]
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
-    core: &'a Core,
+    shared: &'a Shared,
     circuit: &'a CircuitCell,
     profile: &'a Profile,
     /// The epoch that admitted the call; none once it was settled.
@@ -27,55 +27,69 @@ pub(crate) struct Permit<'a> {
 
 impl<'a> Permit<'a> {
     #[inline]
-    pub(super) fn new(core: &'a Core, circuit: &'a CircuitCell, profile: &'a Profile, epoch: u64) -> Self {
-        let timed = profile.is_timed() || core.classify.is_some();
+    pub(super) fn new(
+        shared: &'a Shared,
+        circuit: &'a CircuitCell,
+        profile: &'a Profile,
+        epoch: u64,
+    ) -> Self {
         Self {
-            core,
+            shared,
             circuit,
             profile,
             epoch: Some(epoch),
-            started: timed.then(|| core.clock.now()),
+            started: None,
+        }
+    }
+
+    /// The call goes out. What listeners took before this is not charged to the origin.
+    #[inline]
+    pub(crate) fn start(&mut self) {
+        if self.profile.is_timed() || self.shared.classify.is_some() {
+            self.started = Some(self.shared.clock.now());
         }
     }
 
     /// Tells the circuit what came back.
     #[inline]
     pub(crate) fn settle(mut self, method: &Method, result: &reqwest_middleware::Result<Response>) {
-        let attempt = Attempt::new(method, result, self.elapsed(), &self.profile.rule);
         // A rule of the user may panic: then this permit is dropped, and the slot is free again.
-        let verdict = match &self.core.classify {
+        let outcome = match self.judge(method, result) {
+            Verdict::Success => Outcome::Success,
+            Verdict::Failure => Outcome::Failure,
+            Verdict::Ignore => Outcome::Ignored,
+        };
+        self.report(outcome, Some(result));
+    }
+
+    #[inline]
+    fn judge(&self, method: &Method, result: &reqwest_middleware::Result<Response>) -> Verdict {
+        let rule = &self.profile.rule;
+        let is_timed = rule.slow_call.is_some() || self.shared.classify.is_some();
+        let elapsed = if is_timed { self.elapsed() } else { Duration::ZERO };
+        let attempt = Attempt::new(method, result, elapsed, rule);
+        match &self.shared.classify {
             Some(classify) => classify(&attempt),
             None => attempt.default_verdict(),
-        };
-        self.report(match verdict {
-            Verdict::Success => Outcome::Success,
-            Verdict::Failure => Outcome::Failure {
-                retry_after: self.wait_asked_for(result),
-            },
-            Verdict::Ignore => Outcome::Ignored,
-        });
-    }
-
-    fn wait_asked_for(&self, result: &reqwest_middleware::Result<Response>) -> Option<Duration> {
-        match result {
-            Ok(response) if !self.profile.policy.honor_retry_after.is_zero() => {
-                retry_after(response.headers(), SystemTime::now())
-            }
-            _ => None,
         }
     }
 
     #[inline]
-    fn report(&mut self, outcome: Outcome) {
+    fn report(&mut self, outcome: Outcome, result: Option<&reqwest_middleware::Result<Response>>) {
         if let Some(epoch) = self.epoch.take() {
-            self.core.settle(self.circuit, epoch, outcome);
+            let policy = &self.profile.policy;
+            self.shared.settle(self.circuit, epoch, outcome, || match result {
+                Some(Ok(response)) if !policy.honor_retry_after.is_zero() => {
+                    retry_after(response.headers(), SystemTime::now)
+                }
+                _ => None,
+            });
         }
     }
 
-    #[inline]
     fn elapsed(&self) -> Duration {
         self.started.map_or(Duration::ZERO, |started| {
-            self.core.clock.now().saturating_duration_since(started)
+            self.shared.clock.now().saturating_duration_since(started)
         })
     }
 
@@ -93,10 +107,10 @@ impl Drop for Permit<'_> {
             return;
         }
         let outcome = if self.was_abandoned() {
-            Outcome::Failure { retry_after: None }
+            Outcome::Failure
         } else {
             Outcome::Ignored
         };
-        self.report(outcome);
+        self.report(outcome, None);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Expendable, Moment,
-    circuit::{Admission, Circuit, Outcome},
+    circuit::{Admission, Circuit, Outcome, Settlement},
     event::CircuitEvent,
     tick::Tick,
     word::Word,
@@ -54,7 +54,7 @@ impl CircuitCell {
         if word.admits() {
             return Some(Admission::Admitted { epoch: word.epoch() });
         }
-        word.is_bypassed().then_some(Admission::Unobserved)
+        word.is_forced_closed().then_some(Admission::Unobserved)
     }
 
     /// Asks for one call of the owner `birth`; `None`: the place has gone to another.
@@ -75,26 +75,19 @@ impl CircuitCell {
         match outcome {
             Outcome::Success => closed_here && !word.records(),
             Outcome::Ignored => closed_here,
-            Outcome::Failure { .. } => false,
+            Outcome::Failure => false,
         }
     }
 
-    /// Takes the outcome of a call that was admitted in `epoch`, whoever owns the place now.
-    pub(crate) fn settle(
-        &self,
-        epoch: u64,
-        outcome: Outcome,
-        at: &Moment<'_>,
-        journal: &mut Vec<CircuitEvent>,
-    ) {
-        let _ = self.with_circuit(|circuit| circuit.settle(epoch, outcome, at, journal));
+    /// Takes what a call brings back, whoever owns the place now.
+    pub(crate) fn settle(&self, call: Settlement, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        let _ = self.with_circuit(|circuit| circuit.settle(call, at, journal));
     }
 
     /// Runs `change` on the circuit of the owner `birth`; `None`: the place has gone to another.
     pub(crate) fn with_owner<T>(&self, birth: u64, change: impl FnOnce(&mut Circuit) -> T) -> Option<T> {
         let circuit = lock(&self.circuit);
-        // Relaxed: the birth is written under this lock.
-        if self.birth.load(Ordering::Relaxed) != birth {
+        if circuit.as_ref().is_none_or(|circuit| circuit.birth() != birth) {
             return None;
         }
         self.change(circuit, change)
@@ -117,9 +110,9 @@ impl CircuitCell {
     }
 
     /// Gives the vacant place to a new circuit.
-    pub(crate) fn occupy(&self, birth: u64, circuit: Circuit) {
+    pub(crate) fn occupy(&self, circuit: Circuit) {
         let mut place = lock(&self.circuit);
-        self.birth.store(birth, Ordering::Relaxed);
+        self.birth.store(circuit.birth(), Ordering::Relaxed);
         self.publish(circuit.word());
         *place = Some(circuit);
     }

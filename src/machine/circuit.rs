@@ -44,31 +44,28 @@ pub(crate) struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Success,
-    /// With the wait that the origin asked for.
-    Failure {
-        retry_after: Option<Duration>,
-    },
+    Failure,
     /// It says nothing about the origin.
     Ignored,
 }
 
-/// One circuit.
-///
-/// ```text
-///             trip rule met                     open_for over, next call
-///  ┌────────┐ ───────────────► ┌──────┐ ─────────────────────────────► ┌───────────┐
-///  │ closed │                  │ open │                                │ half-open │
-///  └────────┘                  └──────┘ ◄───────────────────────────── └───────────┘
-///       ▲                                 a probe failed or outlived         │
-///       │                                 its lease: wait again              │
-///       └────────────────────────────────────────────────────────────────────┘
-///                       success_threshold probes succeeded: all counters start from zero
-/// ```
+/// What a call brings back to the circuit that admitted it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settlement {
+    /// The epoch that admitted it.
+    pub(crate) epoch: u64,
+    pub(crate) outcome: Outcome,
+    /// The wait that the response asked for. Should it open the circuit, it is heard, whatever the outcome
+    /// was.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// One circuit. Its states are drawn at [`CircuitBreaker`](crate::CircuitBreaker).
 #[derive(Debug)]
 pub(crate) struct Circuit {
     key: Arc<str>,
     policy: Arc<CircuitPolicy>,
-    /// The first epoch of this owner of the slot.
+    /// The first epoch of this owner of the place.
     birth: u64,
     epoch: u64,
     mode: CircuitMode,
@@ -119,6 +116,11 @@ impl Circuit {
         }
     }
 
+    /// The first epoch of this owner of the place.
+    pub(crate) fn birth(&self) -> u64 {
+        self.birth
+    }
+
     /// Asks for one call.
     pub(crate) fn admit(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) -> Admission {
         match self.mode {
@@ -138,8 +140,7 @@ impl Circuit {
                 passed,
                 youngest,
             } => {
-                let needed = self.policy.success_threshold.get().saturating_sub(*passed);
-                if *in_flight < self.policy.probes.get().min(needed) {
+                if self.policy.has_free_slot(*in_flight, *passed) {
                     *in_flight += 1;
                     *youngest = at.now.max(*youngest);
                     return Admission::Admitted { epoch: self.epoch };
@@ -154,37 +155,40 @@ impl Circuit {
         Admission::Refused(refusal)
     }
 
-    /// Takes the outcome of a call that was admitted in `epoch`. In any other epoch it changes nothing.
-    pub(crate) fn settle(
-        &mut self,
-        epoch: u64,
-        outcome: Outcome,
-        at: &Moment<'_>,
-        journal: &mut Vec<CircuitEvent>,
-    ) {
-        self.end_lease(at, journal);
-        if epoch != self.epoch {
-            // What an earlier owner of the slot admitted has no name to be reported by.
-            if outcome != Outcome::Ignored && self.birth <= epoch {
+    /// Takes what a call brings back. In any epoch but the one that admitted it, it changes nothing.
+    pub(crate) fn settle(&mut self, call: Settlement, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        if call.epoch == self.epoch {
+            self.end_lease(at, journal);
+        }
+        if call.epoch != self.epoch {
+            // An ignored outcome would have counted nowhere, and what an earlier owner of the place admitted
+            // has no name to be reported by.
+            if call.outcome != Outcome::Ignored && self.birth <= call.epoch {
                 journal.push(CircuitEvent::StaleOutcome {
                     circuit_key: Arc::clone(&self.key),
                     epoch: self.epoch,
-                    admitted_epoch: epoch,
+                    admitted_epoch: call.epoch,
                 });
             }
             return;
         }
         match &mut self.phase {
-            Phase::Closed { .. } => self.count(outcome, at, journal),
+            Phase::Closed { consecutive } => {
+                match call.outcome {
+                    Outcome::Ignored => return,
+                    Outcome::Success => *consecutive = 0,
+                    Outcome::Failure => *consecutive = consecutive.saturating_add(1),
+                }
+                let run = *consecutive;
+                self.count(run, call, at, journal);
+            }
             Phase::HalfOpen {
                 in_flight, passed, ..
             } => {
                 *in_flight = in_flight.saturating_sub(1);
-                match outcome {
+                match call.outcome {
                     Outcome::Ignored => {}
-                    Outcome::Failure { retry_after } => {
-                        self.open(&Cause::probe(at.now), retry_after, at, journal);
-                    }
+                    Outcome::Failure => self.open(&Cause::probe(at.now), call.retry_after, at, journal),
                     Outcome::Success => {
                         *passed = passed.saturating_add(1);
                         if self.policy.success_threshold.get() <= *passed {
@@ -236,7 +240,7 @@ impl Circuit {
     /// Never while it still protects somebody (open within its wait, a probe out), nor when an operator gave
     /// it a mode that its settings would not give it again.
     pub(crate) fn expendable(&mut self, now: Tick) -> Option<Expendable> {
-        if self.mode != self.policy.mode {
+        if self.mode.is_forced() || self.mode != self.policy.mode {
             return None;
         }
         match self.phase {
@@ -273,15 +277,14 @@ impl Circuit {
         })
     }
 
-    pub(crate) fn snapshot(&mut self, now: Tick, birth: Instant) -> CircuitSnapshot {
+    pub(crate) fn snapshot(&mut self, now: Tick, zero: Instant) -> CircuitSnapshot {
         let (consecutive_failures, retry_after, probes_in_flight) = match self.phase {
             Phase::Closed { consecutive } => (consecutive, None, 0),
             Phase::Open { until } => (0, Some(until.since(now)), 0),
             Phase::HalfOpen {
                 in_flight, passed, ..
             } => {
-                let needed = self.policy.success_threshold.get().saturating_sub(passed);
-                let free = in_flight < self.policy.probes.get().min(needed);
+                let free = self.policy.has_free_slot(in_flight, passed);
                 (0, free.then_some(Duration::ZERO), u32::from(in_flight))
             }
         };
@@ -300,7 +303,7 @@ impl Circuit {
             retry_after: retry_after.filter(|_| self.mode != CircuitMode::ForcedOpen),
             probes_in_flight,
             rejected: self.outage.rejected,
-            opened_at: self.outage.since.and_then(|since| since.instant(birth)),
+            opened_at: self.outage.since.and_then(|since| since.instant(zero)),
             epoch: self.epoch,
         }
     }
@@ -322,23 +325,10 @@ impl Circuit {
         }
     }
 
-    /// Counts an outcome while closed, and opens when the evidence, this outcome included, is enough.
-    fn count(&mut self, outcome: Outcome, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
-        let (failed, retry_after) = match outcome {
-            Outcome::Ignored => return,
-            Outcome::Success => (false, None),
-            Outcome::Failure { retry_after } => (true, retry_after),
-        };
-        let run = match &mut self.phase {
-            Phase::Closed { consecutive } if failed => {
-                *consecutive = consecutive.saturating_add(1);
-                *consecutive
-            }
-            phase => {
-                *phase = Phase::Closed { consecutive: 0 };
-                0
-            }
-        };
+    /// Counts an outcome in the window, and opens when the evidence, this outcome included, is enough. `run`:
+    /// the failures in a row that it left.
+    fn count(&mut self, run: u32, call: Settlement, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
+        let failed = call.outcome == Outcome::Failure;
         let counts = self.window.as_mut().map(|window| window.record(failed, at.now));
         let trip = self.policy.trip;
         let cause = if failed && trip.met_by_run(run) {
@@ -359,7 +349,7 @@ impl Circuit {
                 _ => return,
             }
         };
-        self.open(&cause, retry_after, at, journal);
+        self.open(&cause, call.retry_after, at, journal);
     }
 
     /// When no probe had an outcome within the lease, they have failed, and the circuit has been open since

@@ -39,7 +39,8 @@ impl fmt::Display for OpenReason {
 /// Something that happened to a circuit: the typed form of the log events named `circuit.*`.
 ///
 /// A listener ([`on_event`](crate::CircuitBreakerBuilder::on_event)) gets one for every event that is logged,
-/// after all locks are released, on the thread whose call made the change, in the order of its changes.
+/// after all locks are released, on the thread whose call made the change, in the order of its changes. A
+/// listener that changes a circuit itself has that told to all before they hear the rest of what it was told.
 /// `epoch` orders the events of one circuit across threads: each change of state begins a new one and the
 /// numbers only grow.
 ///
@@ -155,7 +156,8 @@ pub enum CircuitEvent {
         /// The number of this change.
         epoch: u64,
     },
-    /// `circuit.stale_outcome`: an outcome came after the state that admitted its call, and changed nothing.
+    /// `circuit.stale_outcome`: a success or failure came after the state that admitted its call, and changed
+    /// nothing.
     #[non_exhaustive]
     StaleOutcome {
         /// The circuit.

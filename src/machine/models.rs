@@ -5,7 +5,7 @@
 use super::{
     Epochs, Expendable, Moment,
     cell::CircuitCell,
-    circuit::{Admission, Circuit, Outcome},
+    circuit::{Admission, Circuit, Outcome, Settlement},
     event::CircuitEvent,
     policy::CircuitPolicy,
     snapshot::CircuitSnapshot,
@@ -20,13 +20,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-const FAILURE: Outcome = Outcome::Failure { retry_after: None };
-
 /// A cell with an owner, and all that a call to it needs.
 struct Place {
     cell: CircuitCell,
     epochs: Epochs,
-    born: Instant,
+    zero: Instant,
     birth: u64,
 }
 
@@ -36,7 +34,7 @@ impl Place {
         let place = Self {
             cell: CircuitCell::vacant(),
             epochs: Epochs::new(),
-            born: Instant::now(),
+            zero: Instant::now(),
             birth: 1,
         };
         let first = place.epochs.next();
@@ -55,7 +53,7 @@ impl Place {
             ..CircuitPolicy::default()
         };
         let circuit = Circuit::new("model".into(), std::sync::Arc::new(policy), birth);
-        self.cell.occupy(birth, circuit);
+        self.cell.occupy(circuit);
     }
 
     /// Evicts whoever lives here and lets a newcomer in; none when the owner cannot be spared.
@@ -72,7 +70,7 @@ impl Place {
 
     fn moment(&self) -> Moment<'_> {
         Moment {
-            now: Tick::since_birth(self.born, self.born),
+            now: Tick::at(self.zero, self.zero),
             chance: 0,
             epochs: &self.epochs,
         }
@@ -89,9 +87,14 @@ impl Place {
     }
 
     fn settle(&self, epoch: u64, outcome: Outcome) -> Vec<CircuitEvent> {
+        let call = Settlement {
+            epoch,
+            outcome,
+            retry_after: None,
+        };
         let mut journal = Vec::new();
         if !self.cell.is_indifferent_to(epoch, outcome) {
-            self.cell.settle(epoch, outcome, &self.moment(), &mut journal);
+            self.cell.settle(call, &self.moment(), &mut journal);
         }
         journal
     }
@@ -99,14 +102,14 @@ impl Place {
     fn snapshot(&self) -> CircuitSnapshot {
         let now = self.moment().now;
         self.cell
-            .with_circuit(|circuit| circuit.snapshot(now, self.born))
+            .with_circuit(|circuit| circuit.snapshot(now, self.zero))
             .unwrap()
     }
 
     /// Opens the circuit by one failure.
     fn trip(&self) {
         let epoch = self.admit(self.birth).unwrap();
-        self.settle(epoch, FAILURE);
+        self.settle(epoch, Outcome::Failure);
         assert_eq!(self.snapshot().state, CircuitState::Open);
     }
 }
@@ -125,11 +128,11 @@ fn no_failure_is_lost_and_one_of_them_opens() {
         let other = Arc::clone(&place);
         let fail = |place: &Place| {
             let epoch = place.admit(place.birth).unwrap();
-            opened(&place.settle(epoch, FAILURE))
+            opened(&place.settle(epoch, Outcome::Failure))
         };
         let first = thread::spawn(move || {
             let epoch = other.admit(other.birth)?;
-            Some(opened(&other.settle(epoch, FAILURE)))
+            Some(opened(&other.settle(epoch, Outcome::Failure)))
         });
         let second = fail(&place);
         assert_eq!(first.join().unwrap().unwrap() + second, 1);
@@ -142,10 +145,10 @@ fn a_success_ends_a_run_of_failures() {
     model(|| {
         let place = Place::opening_at(2);
         let epoch = place.admit(place.birth).unwrap();
-        place.settle(epoch, FAILURE);
+        place.settle(epoch, Outcome::Failure);
         let other = Arc::clone(&place);
         let success = thread::spawn(move || other.settle(epoch, Outcome::Success));
-        let failure = place.settle(epoch, FAILURE);
+        let failure = place.settle(epoch, Outcome::Failure);
         success.join().unwrap();
         let snapshot = place.snapshot();
         match snapshot.state {
@@ -163,7 +166,7 @@ fn a_success_that_saw_no_failure_yet_cannot_hide_a_later_one() {
         let epoch = place.admit(place.birth).unwrap();
         let other = Arc::clone(&place);
         let failing = thread::spawn(move || {
-            other.settle(epoch, FAILURE);
+            other.settle(epoch, Outcome::Failure);
         });
         place.settle(epoch, Outcome::Success);
         failing.join().unwrap();
@@ -211,7 +214,7 @@ fn a_straggler_moves_nothing_while_a_probe_decides() {
         place.trip();
         let probe = place.admit(place.birth).unwrap();
         let other = Arc::clone(&place);
-        let late = thread::spawn(move || other.settle(straggler, FAILURE));
+        let late = thread::spawn(move || other.settle(straggler, Outcome::Failure));
         place.settle(probe, Outcome::Success);
         assert!(matches!(
             late.join().unwrap()[..],
@@ -244,7 +247,7 @@ fn once_forced_open_no_later_call_gets_through() {
         operator.join().unwrap();
         // The call that got through before, if any, is judged in an epoch that is over.
         if let Some(epoch) = admitted {
-            assert_eq!(opened(&place.settle(epoch, FAILURE)), 0);
+            assert_eq!(opened(&place.settle(epoch, Outcome::Failure)), 0);
         }
     });
 }
@@ -255,7 +258,7 @@ fn an_outcome_of_the_old_owner_never_reaches_the_new_one() {
         let place = Place::opening_at(2);
         let epoch = place.admit(place.birth).unwrap();
         let other = Arc::clone(&place);
-        let late = thread::spawn(move || other.settle(epoch, FAILURE));
+        let late = thread::spawn(move || other.settle(epoch, Outcome::Failure));
         let recycled = place.recycle();
         late.join().unwrap();
         if recycled.is_some() {
@@ -276,7 +279,7 @@ fn a_call_for_the_old_owner_is_never_admitted_by_the_new_one() {
         let caller = thread::spawn(move || {
             let epoch = other.admit(other.birth)?;
             // Were it admitted by the new owner, its failure would open that circuit.
-            other.settle(epoch, FAILURE);
+            other.settle(epoch, Outcome::Failure);
             Some(epoch)
         });
         let recycled = place.recycle();
@@ -316,7 +319,7 @@ fn an_owner_with_something_to_protect_is_not_evicted_under_a_racing_failure() {
         let place = Place::opening_at(1);
         let epoch = place.admit(place.birth).unwrap();
         let other = Arc::clone(&place);
-        let failing = thread::spawn(move || opened(&other.settle(epoch, FAILURE)));
+        let failing = thread::spawn(move || opened(&other.settle(epoch, Outcome::Failure)));
         let evicted = place.cell.evict(Expendable::Fresh, place.moment().now).is_some();
         let opened = failing.join().unwrap() == 1;
         assert!(opened ^ evicted, "one word, one winner");

@@ -42,6 +42,12 @@ impl Default for CircuitPolicy {
 }
 
 impl CircuitPolicy {
+    /// Whether another probe may go out: there is a slot, and its success would still be needed.
+    pub(crate) fn has_free_slot(&self, in_flight: u8, passed: u8) -> bool {
+        let needed = self.success_threshold.get().saturating_sub(passed);
+        in_flight < self.probes.get().min(needed)
+    }
+
     /// How long an open period lasts that `reopenings` failed probes of the same outage came before.
     ///
     /// Doubles from `open_for` to `max_open_for`; the origin's own `Retry-After` may ask for more, up to

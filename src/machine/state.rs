@@ -64,6 +64,10 @@ impl CircuitMode {
             Self::ForcedClosed => "forced_closed",
         }
     }
+
+    pub(crate) fn is_forced(self) -> bool {
+        matches!(self, Self::ForcedOpen | Self::ForcedClosed)
+    }
 }
 
 /// A text that names no [`CircuitState`] or [`CircuitMode`].

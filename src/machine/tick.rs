@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A point in time: nanoseconds since the birth of the breaker.
+/// A point in time: nanoseconds since the zero of whoever counts, the time a breaker was made.
 ///
 /// Arithmetic saturates. [`Tick::NEVER`], 584 years away, stands for everything that does not fit, so no
 /// duration that a user may set can overflow.
@@ -12,9 +12,9 @@ pub(crate) struct Tick(u64);
 impl Tick {
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
-    /// `now`, counted from `birth`. A clock that went back reads as birth.
-    pub(crate) fn since_birth(birth: Instant, now: Instant) -> Self {
-        Self(saturating_nanos(now.saturating_duration_since(birth)))
+    /// `now`, counted from `zero`. A clock that went back reads as zero.
+    pub(crate) fn at(now: Instant, zero: Instant) -> Self {
+        Self(saturating_nanos(now.saturating_duration_since(zero)))
     }
 
     pub(crate) fn nanos(self) -> u64 {
@@ -34,9 +34,9 @@ impl Tick {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same point on the clock that `birth` was read from, where that clock reaches so far.
-    pub(crate) fn instant(self, birth: Instant) -> Option<Instant> {
-        birth.checked_add(Duration::from_nanos(self.0))
+    /// The same point on the clock that `zero` was read from, where that clock reaches so far.
+    pub(crate) fn instant(self, zero: Instant) -> Option<Instant> {
+        zero.checked_add(Duration::from_nanos(self.0))
     }
 }
 
@@ -51,20 +51,20 @@ mod tests {
 
     #[test]
     fn a_wait_beyond_all_time_never_ends() {
-        let birth = Instant::now();
-        let born = Tick::since_birth(birth, birth);
-        assert_eq!(born.after(Duration::MAX), Tick::NEVER);
+        let zero = Instant::now();
+        let now = Tick::at(zero, zero);
+        assert_eq!(now.after(Duration::MAX), Tick::NEVER);
         assert_eq!(Tick::NEVER.after(Duration::from_nanos(1)), Tick::NEVER);
-        assert_eq!(Tick::NEVER.since(born), Duration::MAX);
+        assert_eq!(Tick::NEVER.since(now), Duration::MAX);
     }
 
     #[test]
-    fn a_clock_that_goes_back_reads_as_birth() {
-        let birth = Instant::now();
-        let later = birth + Duration::from_secs(1);
-        assert_eq!(Tick::since_birth(later, birth).nanos(), 0);
-        let tick = Tick::since_birth(birth, later);
-        assert_eq!(tick.instant(birth), Some(later));
-        assert_eq!(Tick::since_birth(birth, birth).since(tick), Duration::ZERO);
+    fn a_clock_that_goes_back_reads_as_zero() {
+        let zero = Instant::now();
+        let later = zero + Duration::from_secs(1);
+        assert_eq!(Tick::at(zero, later).nanos(), 0);
+        let tick = Tick::at(later, zero);
+        assert_eq!(tick.instant(zero), Some(later));
+        assert_eq!(Tick::at(zero, zero).since(tick), Duration::ZERO);
     }
 }

@@ -14,6 +14,13 @@ pub(crate) struct Counts {
     pub(crate) failures: u64,
 }
 
+/// The counts of one bucket, small since there are ten for each circuit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    calls: u32,
+    failures: u32,
+}
+
 /// A ring of buckets under a running sum.
 ///
 /// ```text
@@ -30,16 +37,16 @@ pub(crate) struct Window {
     width: u64,
     /// The number of the youngest bucket.
     newest: u64,
-    ring: [Counts; BUCKETS],
+    ring: [Bucket; BUCKETS],
     sum: Counts,
 }
 
 impl Window {
     pub(crate) fn over(length: Duration) -> Self {
         Self {
-            width: saturating_nanos(length).div_ceil(BUCKETS as u64).max(1),
+            width: width(length),
             newest: 0,
-            ring: [Counts::default(); BUCKETS],
+            ring: [Bucket::default(); BUCKETS],
             sum: Counts::default(),
         }
     }
@@ -48,10 +55,20 @@ impl Window {
     pub(crate) fn record(&mut self, failed: bool, now: Tick) -> Counts {
         self.advance(now);
         if let Some(bucket) = self.ring.get_mut(place(self.newest)) {
-            for counts in [bucket, &mut self.sum] {
-                counts.calls += 1;
-                counts.failures += u64::from(failed);
+            if bucket.calls == u32::MAX {
+                // What is left of a full bucket has the same share of failures.
+                let full = std::mem::take(bucket);
+                *bucket = Bucket {
+                    calls: full.calls / 2,
+                    failures: full.failures / 2,
+                };
+                self.sum.calls -= u64::from(full.calls - bucket.calls);
+                self.sum.failures -= u64::from(full.failures - bucket.failures);
             }
+            bucket.calls += 1;
+            bucket.failures += u32::from(failed);
+            self.sum.calls += 1;
+            self.sum.failures += u64::from(failed);
         }
         self.sum
     }
@@ -63,7 +80,7 @@ impl Window {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.ring = [Counts::default(); BUCKETS];
+        self.ring = [Bucket::default(); BUCKETS];
         self.sum = Counts::default();
     }
 
@@ -78,15 +95,52 @@ impl Window {
         for number in (number - passed.min(BUCKETS as u64) + 1)..=number {
             if let Some(bucket) = self.ring.get_mut(place(number)) {
                 let gone = std::mem::take(bucket);
-                self.sum.calls -= gone.calls;
-                self.sum.failures -= gone.failures;
+                self.sum.calls -= u64::from(gone.calls);
+                self.sum.failures -= u64::from(gone.failures);
             }
         }
         self.newest = number;
     }
 }
 
+/// Nanoseconds of one bucket of a window of this length; at least one.
+fn width(length: Duration) -> u64 {
+    (saturating_nanos(length) / BUCKETS as u64).max(1)
+}
+
+/// Where in the ring the bucket of this number lies.
 #[allow(clippy::cast_possible_truncation, reason = "the remainder of a division by ten")]
 fn place(number: u64) -> usize {
     (number % BUCKETS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_bucket_keeps_its_share_of_failures() {
+        let mut window = Window::over(Duration::MAX);
+        let now = Tick::NEVER;
+        window.record(true, now);
+        let bucket = &mut window.ring[place(window.newest)];
+        *bucket = Bucket {
+            calls: u32::MAX,
+            failures: 1 << 30,
+        };
+        window.sum = Counts {
+            calls: u32::MAX.into(),
+            failures: 1 << 30,
+        };
+        let counts = window.record(false, now);
+        assert_eq!(
+            counts,
+            Counts {
+                calls: 1 << 31,
+                failures: 1 << 29
+            }
+        );
+        window.clear();
+        assert_eq!(window.counts(now), Counts::default());
+    }
 }

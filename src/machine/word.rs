@@ -26,8 +26,8 @@ const VACANT: u64 = 3;
 /// two of a kind apart. `records`: a success has something to write, a run of failures to end or a window to
 /// count in.
 ///
-/// A closed circuit that enforces and has nothing to record is the bare number of its epoch: one comparison
-/// settles a healthy call. Epochs never run out: 59 bits last 18 years at a transition a nanosecond.
+/// A closed circuit that enforces and has nothing to record is the bare number of its epoch. Epochs never run
+/// out: 59 bits last 18 years at a transition a nanosecond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Word(u64);
 
@@ -69,7 +69,7 @@ impl Word {
     }
 
     /// Forced closed: the next call goes through and its outcome is nobody's.
-    pub(crate) fn is_bypassed(self) -> bool {
+    pub(crate) fn is_forced_closed(self) -> bool {
         self.0 & (FORCED | VARIANT) == FORCED | VARIANT && self.0 >> TAG_SHIFT != VACANT
     }
 
@@ -95,13 +95,13 @@ mod tests {
                         word.admits(),
                         state == Closed && matches!(mode, Enforcing | Shadow)
                     );
-                    assert_eq!(word.is_bypassed(), mode == ForcedClosed);
+                    assert_eq!(word.is_forced_closed(), mode == ForcedClosed);
                     assert_eq!(word.records(), records);
                     assert_eq!(word.epoch(), 7);
                 }
             }
         }
-        assert!(!Word::VACANT.admits() && !Word::VACANT.is_bypassed());
+        assert!(!Word::VACANT.admits() && !Word::VACANT.is_forced_closed());
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use std::sync::OnceLock;
 
-/// The size of the first chunk; each further one is twice its predecessor.
-const FIRST: u32 = 64;
+/// The size of the first chunk. Four chunks have the same size, the next four twice that: so less than a
+/// quarter of the places is made for nobody.
+const FIRST: u32 = 16;
+const OF_ONE_SIZE: u32 = 4;
 /// Enough for every index that fits an `u32`.
-const CHUNKS: usize = 27;
+const CHUNKS: usize = 108;
 
 /// An append-only list whose elements never move, so that `&self` hands out references that last.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl<T> Arena<T> {
     /// The slot of `index`, its chunk made with `make` where there is none; none beyond the last index.
     pub(super) fn get_or_make(&self, index: u32, make: impl Fn() -> T) -> Option<&T> {
         let (chunk, offset) = place(index);
-        let length = (FIRST as usize) << chunk;
+        let length = (FIRST as usize) << (chunk / OF_ONE_SIZE as usize);
         self.chunks
             .get(chunk)?
             .get_or_init(|| (0..length).map(|_| make()).collect())
@@ -38,13 +40,19 @@ impl<T> Arena<T> {
     }
 }
 
-/// Which chunk, and where in it: with the first chunk's size added, the highest bit tells the chunk.
+/// Which chunk, and where in it: with the first four chunks' size added, the highest bit tells the size and
+/// the two below it which of the four.
 #[inline]
 fn place(index: u32) -> (usize, usize) {
-    let shifted = u64::from(index) + u64::from(FIRST);
-    let chunk = shifted.ilog2() - FIRST.ilog2();
-    let offset = shifted - (u64::from(FIRST) << chunk);
-    (chunk as usize, usize::try_from(offset).unwrap_or(usize::MAX))
+    let shifted = u64::from(index) + u64::from(FIRST * OF_ONE_SIZE);
+    let doublings = shifted.ilog2() - (FIRST * OF_ONE_SIZE).ilog2();
+    let length = u64::from(FIRST) << doublings;
+    let chunk = u64::from(doublings * OF_ONE_SIZE) + shifted / length - u64::from(OF_ONE_SIZE);
+    (to_usize(chunk), to_usize(shifted % length))
+}
+
+fn to_usize(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -53,17 +61,15 @@ mod tests {
 
     #[test]
     fn indices_fill_one_chunk_after_the_other() {
-        for (index, at) in [
-            (0, (0, 0)),
-            (63, (0, 63)),
-            (64, (1, 0)),
-            (191, (1, 127)),
-            (192, (2, 0)),
-        ] {
-            assert_eq!(place(index), at);
+        let (mut chunk, mut filled) = (0, 0);
+        for index in 0..10_000 {
+            if filled == (FIRST as usize) << (chunk / OF_ONE_SIZE as usize) {
+                (chunk, filled) = (chunk + 1, 0);
+            }
+            assert_eq!(place(index), (chunk, filled), "{index}");
+            filled += 1;
         }
-        let (chunk, offset) = place(u32::MAX);
-        assert!(chunk < CHUNKS && offset < (FIRST as usize) << chunk);
+        assert!(place(u32::MAX).0 < CHUNKS);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::{
     machine::{
         Epochs, Expendable, Moment,
         cell::CircuitCell,
-        circuit::{Admission, Circuit, Outcome},
+        circuit::{Admission, Circuit, Outcome, Refusal, Settlement},
+        state::{CircuitMode, CircuitState},
         tick::Tick,
     },
     registry::{Found, Registry, Resident, Tenancy, WhenFull},
@@ -18,18 +19,23 @@ use crate::{
 };
 use http::Extensions;
 use reqwest::Request;
-use std::{collections::HashMap, fmt, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 pub(super) type Classifier = dyn Fn(&Attempt<'_>) -> Verdict + Send + Sync;
 
-pub(crate) struct Core {
+pub(crate) struct Shared {
     pub(super) keying: Keying,
     pub(super) circuits: Registry<CircuitCell>,
     pub(super) profiles: Profiles,
-    pub(super) classify: Option<Arc<Classifier>>,
+    pub(super) classify: Option<Box<Classifier>>,
     pub(super) reporter: Reporter,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) birth: Instant,
+    pub(super) zero: Instant,
     pub(super) epochs: Epochs,
 }
 
@@ -55,7 +61,7 @@ impl Profiles {
     }
 }
 
-impl Core {
+impl Shared {
     /// Asks the circuit of `request` for a permit. `Ok(None)`: the request passes and nobody looks.
     #[inline]
     pub(crate) fn ask(
@@ -108,11 +114,26 @@ impl Core {
             }
         };
         self.reporter.report(&journal, context.moment.now);
-        answer.unwrap_or_else(|| {
-            self.reporter
-                .report_untracked(self.circuits.capacity(), context.moment.now);
-            Ok(None)
-        })
+        answer.unwrap_or_else(|| self.pass_untracked(key, context.moment.now))
+    }
+
+    /// What becomes of a call that no circuit could be found for. Forced open is an order that needs no
+    /// circuit.
+    fn pass_untracked(&self, key: KeyRef<'_>, now: Tick) -> Result<Option<Permit<'_>>, Rejection> {
+        self.reporter.report_untracked(self.circuits.capacity(), now);
+        let key = key.to_key();
+        let mode = self.profiles.numbered(self.profiles.number_of(&key)).policy.mode;
+        if mode != CircuitMode::ForcedOpen {
+            return Ok(None);
+        }
+        let circuit_key = Arc::clone(key.text());
+        Err(Refusal {
+            circuit_key,
+            state: CircuitState::Closed,
+            mode,
+            retry_after: None,
+        }
+        .into())
     }
 
     #[inline]
@@ -123,7 +144,7 @@ impl Core {
     ) -> Result<Option<Permit<'a>>, Rejection> {
         match admission {
             Admission::Admitted { epoch } => {
-                let profile = self.profiles.numbered(circuit.tenancy.settings);
+                let profile = self.profiles.numbered(circuit.tenancy.profile);
                 Ok(Some(Permit::new(self, circuit.resident, profile, epoch)))
             }
             Admission::Unobserved => Ok(None),
@@ -131,19 +152,32 @@ impl Core {
         }
     }
 
-    /// Takes an outcome to its circuit.
+    /// Takes an outcome to its circuit. What the response asked for is looked up only where it may be heard.
     #[inline]
-    pub(super) fn settle(&self, circuit: &CircuitCell, epoch: u64, outcome: Outcome) {
+    pub(super) fn settle(
+        &self,
+        circuit: &CircuitCell,
+        epoch: u64,
+        outcome: Outcome,
+        retry_after: impl FnOnce() -> Option<Duration>,
+    ) {
         if !circuit.is_indifferent_to(epoch, outcome) {
-            self.settle_with_care(circuit, epoch, outcome);
+            self.settle_with_care(
+                circuit,
+                Settlement {
+                    epoch,
+                    outcome,
+                    retry_after: retry_after(),
+                },
+            );
         }
     }
 
     #[cold]
-    fn settle_with_care(&self, circuit: &CircuitCell, epoch: u64, outcome: Outcome) {
+    fn settle_with_care(&self, circuit: &CircuitCell, call: Settlement) {
         let moment = self.moment();
         let mut journal = Vec::new();
-        circuit.settle(epoch, outcome, &moment, &mut journal);
+        circuit.settle(call, &moment, &mut journal);
         self.reporter.report(&journal, moment.now);
     }
 
@@ -192,7 +226,7 @@ impl Core {
 
     pub(super) fn moment(&self) -> Moment<'_> {
         Moment {
-            now: Tick::since_birth(self.birth, self.clock.now()),
+            now: Tick::at(self.clock.now(), self.zero),
             chance: fastrand::u64(..),
             epochs: &self.epochs,
         }
@@ -224,17 +258,17 @@ impl Resident for CircuitCell {
     }
 
     fn occupy(&self, key: &Key, context: &Context<'_>) -> Tenancy {
-        let settings = context.profiles.number_of(key);
-        let policy = Arc::clone(&context.profiles.numbered(settings).policy);
+        let profile = context.profiles.number_of(key);
+        let policy = Arc::clone(&context.profiles.numbered(profile).policy);
         let birth = context.moment.epochs.next();
-        self.occupy(birth, Circuit::new(Arc::clone(key.text()), policy, birth));
-        Tenancy { birth, settings }
+        self.occupy(Circuit::new(Arc::clone(key.text()), policy, birth));
+        Tenancy { birth, profile }
     }
 }
 
-impl fmt::Debug for Core {
+impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core")
+        f.debug_struct("Shared")
             .field("keying", &self.keying)
             .field("circuits", &self.circuits)
             .field("profiles", &self.profiles)
