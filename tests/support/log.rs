@@ -48,13 +48,15 @@ pub struct Log {
 
 impl Log {
     /// Listens on this thread. A test on tokio's current-thread runtime logs everything there.
+    ///
+    /// While a process has one subscriber, `tracing` asks the thread that first comes by an event whether anybody
+    /// listens, and keeps its "no" for all threads. A second one, which stays for good, makes it ask them all.
     pub fn listen() -> Self {
+        let _ = tracing::subscriber::set_global_default(Registry::default());
         let lines = Arc::default();
-        let subscriber = Registry::default().with(Collect(Arc::clone(&lines)));
-        Self {
-            lines,
-            _guard: tracing::subscriber::set_default(subscriber),
-        }
+        let guard = tracing::subscriber::set_default(Registry::default().with(Collect(Arc::clone(&lines))));
+        tracing::callsite::rebuild_interest_cache();
+        Self { lines, _guard: guard }
     }
 
     /// All lines so far.
