@@ -187,6 +187,21 @@ mod tests {
     }
 
     #[test]
+    fn the_text_of_a_key_is_the_key() {
+        for text in [
+            "http://a",
+            "http://a.",
+            "http://a..",
+            "http://.",
+            "https://[::1]",
+            "reports",
+        ] {
+            let key = Key::parse(text).unwrap();
+            assert_eq!(Key::parse(key.text()), Ok(key));
+        }
+    }
+
+    #[test]
     fn a_text_is_printed_without_its_secrets() {
         for (text, printed) in [
             ("http://u:s3cret@h:99999/p?token=abc", "http://…@h:99999/p"),

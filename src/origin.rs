@@ -32,11 +32,12 @@ impl fmt::Display for OriginRef<'_> {
     }
 }
 
-/// `localhost.` names the same host as `localhost`: the dot is the root of DNS (RFC 1034, 3.1).
+/// `localhost.` names the same host as `localhost`: the dot is the root of DNS (RFC 1034, 3.1). What ends in two dots
+/// is no name of a host, and left alone.
 #[inline]
 fn without_root_dot(host: &str) -> &str {
     match host.strip_suffix('.') {
-        Some(relative) if !relative.is_empty() => relative,
+        Some(relative) if !relative.is_empty() && !relative.ends_with('.') => relative,
         _ => host,
     }
 }

@@ -87,6 +87,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn no_bytes_make_it_panic(value in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(value) = HeaderValue::from_bytes(&value) {

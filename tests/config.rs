@@ -485,6 +485,8 @@ fn whatever_the_values_build_refuses_exactly_the_illegal_ones_and_nothing_panics
 }
 
 proptest! {
+    #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+
     #[test]
     fn whatever_the_text_all_agree_whether_it_is_a_key_and_a_url_is_only_its_origin(
         text in prop_oneof![
