@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{borrow::Cow, error::Error, fmt, sync::Arc, time::Duration};
 
-/// Why a middleware of this crate ended a call instead of the network.
+/// Why a middleware of this crate ended a call, and not the network.
 ///
 /// Every refusal reaches the caller as a [`reqwest_middleware::Error`]; [`Rejection::find`] tells it from a
 /// real failure. What the network answered, error or response, is never wrapped or replaced, so an error in
@@ -43,6 +43,13 @@ pub enum Rejection {
         mode: CircuitMode,
         /// The time left until a probe is admitted; none while probes hold all slots, and when forced open.
         retry_after: Option<Duration>,
+    },
+    /// The time for this call was up. It may have been sent.
+    #[error("deadline exceeded")]
+    #[non_exhaustive]
+    DeadlineExceeded {
+        /// The time it had.
+        limit: Duration,
     },
 }
 
@@ -83,6 +90,7 @@ impl Rejection {
     pub fn is_unsent(&self) -> bool {
         match self {
             Self::CircuitOpen { .. } => true,
+            Self::DeadlineExceeded { .. } => false,
         }
     }
 }
@@ -135,6 +143,13 @@ impl fmt::Display for Rejected {
                     (CircuitState::HalfOpen, None) => f.write_str("half-open, waiting for its probes"),
                     (_, None) => f.write_str("open"),
                 }
+            }
+            Rejection::DeadlineExceeded { limit } => {
+                write!(
+                    f,
+                    "call cut off: its deadline of {} has passed, it may have been sent",
+                    Human(*limit)
+                )
             }
         }
     }

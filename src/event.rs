@@ -79,6 +79,80 @@ impl fmt::Debug for Reporter {
     }
 }
 
+/// Something that happened to a call: the log events of [`Retry`](crate::Retry) and
+/// [`Deadline`](crate::Deadline).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallEvent<'a> {
+    RetryScheduled {
+        attempt: u32,
+        delay: Duration,
+        reason: &'a str,
+    },
+    GivingUp {
+        attempts: u32,
+        reason: &'a str,
+    },
+    BudgetRefused {
+        attempts: u32,
+    },
+    StreamingRefused {
+        attempts: u32,
+    },
+    DeadlineExceeded {
+        limit: Duration,
+    },
+}
+
+/// How many kinds of them are throttled.
+pub(crate) const THROTTLED: usize = 4;
+
+impl CallEvent<'_> {
+    /// Asks the throttle of its kind; the number of events that were held back, if this one may go out.
+    pub(crate) fn admit(&self, throttles: &mut [Throttle; THROTTLED], now: Tick) -> Option<u64> {
+        let [giving_up, budget, streaming, deadline] = throttles;
+        match self {
+            Self::RetryScheduled { .. } => Some(0),
+            Self::GivingUp { .. } => giving_up.admit(now),
+            Self::BudgetRefused { .. } => budget.admit(now),
+            Self::StreamingRefused { .. } => streaming.admit(now),
+            Self::DeadlineExceeded { .. } => deadline.admit(now),
+        }
+    }
+
+    pub(crate) fn trace(&self, origin: &str, suppressed: u64) {
+        match *self {
+            Self::RetryScheduled {
+                attempt,
+                delay,
+                reason,
+            } => tracing::debug!(
+                target: TARGET,
+                event = "retry.scheduled",
+                origin,
+                attempt,
+                delay_ms = millis(delay),
+                reason,
+            ),
+            Self::GivingUp { attempts, reason } => {
+                tracing::warn!(target: TARGET, event = "retry.giving_up", origin, attempts, reason, suppressed);
+            }
+            Self::BudgetRefused { attempts } => {
+                tracing::warn!(target: TARGET, event = "retry.budget_refused", origin, attempts, suppressed);
+            }
+            Self::StreamingRefused { attempts } => {
+                tracing::info!(target: TARGET, event = "retry.streaming_refused", origin, attempts, suppressed);
+            }
+            Self::DeadlineExceeded { limit } => tracing::warn!(
+                target: TARGET,
+                event = "deadline.exceeded",
+                origin,
+                limit_ms = millis(limit),
+                suppressed,
+            ),
+        }
+    }
+}
+
 /// Milliseconds, rounded up, so that no wait is logged as shorter than it is.
 fn millis(duration: Duration) -> u64 {
     saturating_nanos(duration).div_ceil(1_000_000)

@@ -28,25 +28,62 @@
 //! # Calls that are given up
 //!
 //! A call whose future is dropped counts as nothing: the caller may have had its own reasons. Where calls are
-//! bounded by `tokio::time::timeout`, a hanging origin is therefore invisible to the circuit. Use the timeout
-//! of the reqwest client, or of the request, which ends in an error that counts; or set `abandoned_after` to
-//! somewhat less than the outer timeout.
+//! bounded by `tokio::time::timeout`, a hanging origin is therefore invisible to the circuit. Bound them with
+//! a [`Deadline`](crate::Deadline) instead, which the breaker knows of; or with the timeout of the reqwest
+//! client, or of the request, which ends in an error that counts; or set `abandoned_after` to somewhat less
+//! than the outer timeout.
 //!
 //! # Order of layers
 //!
-//! Middlewares run in the order in which they were added to the client; the one added first is outermost.
+//! Middlewares run in the order in which they were added to the client; the one added first is outermost. The
+//! order to choose:
 //!
-//! - **Retry outside, breaker inside** is the order to choose. The circuit sees every attempt. It opens
-//!   within a series of retries, and the attempts that are left get a [`Rejection`](crate::Rejection) instead
-//!   of hammering on; no retry should retry that.
-//! - **Breaker outside, retry inside:** the circuit sees the last attempt alone. Opening takes the configured
-//!   evidence times the attempts of each call, and one probe is a whole series of attempts.
-//! - **Logging and tracing** middlewares see what happens in full when they are outside the breaker, and what
-//!   was really sent when they are inside.
+//! ```text
+//! Deadline → Retry → CircuitBreaker → Deadline (of each attempt) → network
+//! ```
+//!
+//! - **The deadline outermost** bounds all that the caller waits for. The retry inside it knows the time that
+//!   is left.
+//! - **Retry outside the breaker:** the circuit sees every attempt. It opens within a series of retries, and
+//!   ends it: the attempts that are left would only hammer on. With two retries and `Trip::consecutive(3)`,
+//!   an outage opens the circuit during the first call, after 3 requests.
+//! - **Breaker outside the retry:** the circuit sees the last attempt of each call alone. The same settings
+//!   open it after three calls and 9 requests, and one probe is a whole series of attempts.
+//! - **A deadline innermost** bounds each attempt, as the timeout of the reqwest client does. Its error is a
+//!   failure for the breaker and is retried.
+//! - **Logging and tracing** middlewares see what happens in full when they are outside, and what was really
+//!   sent when they are inside.
 //! - **A cache inside** that answers by itself is judged like the origin: its 200 is a success.
 //!
-//! Behind reqwest-retry the outcome is wrapped in its `RetryError`; turn on the feature `reqwest-retry` to
-//! have a breaker outside it judge what is within.
+//! # How much to retry
+//!
+//! Retries mend what is broken for a moment. What is down they hit with a multiple of its traffic: three
+//! attempts a call are three times the load, on an origin that cannot bear the first. The
+//! [`RetryBudget`](crate::RetryBudget) bounds that for all calls together: with its default, an outage is met
+//! with at most 1.2 times the traffic, and 10 requests a second. The breaker then ends it. Retry on one layer
+//! of your system only; where two do, let them share a budget.
+//!
+//! # Moving from reqwest-retry
+//!
+//! ```
+//! use reqwest_middleware::ClientBuilder;
+//! use reqwest_resilience::Retry;
+//! use retry_policies::policies::ExponentialBackoff;
+//!
+//! let policy = ExponentialBackoff::builder().build_with_max_retries(3);
+//! let client = ClientBuilder::new(reqwest::Client::new())
+//!     // .with(RetryTransientMiddleware::new_with_policy(policy))
+//!     .with(Retry::builder().policy(policy).build()?)
+//!     .build();
+//! # Ok::<(), reqwest_resilience::ConfigError>(())
+//! ```
+//!
+//! What changes: an error is reqwest's own, so that `is_connect()` and `is_timeout()` are true again; POST
+//! and PATCH are not repeated unless you say so ([`Idempotent`](crate::Idempotent), `Idempotency-Key`); a
+//! streaming body is sent once instead of refused; `Retry-After` is obeyed; connections are used again; and
+//! all calls together have a budget. A `RetryableStrategy` becomes a closure for
+//! [`retry_if`](crate::RetryBuilder::retry_if). To stay with reqwest-retry and put a breaker outside it, turn
+//! on the feature `reqwest-retry`: the breaker then judges the error within its `RetryError`.
 //!
 //! # Reading the logs
 //!
@@ -65,6 +102,13 @@
 //! | `circuit.stale_outcome` | DEBUG | `circuit_key`, `epoch`, `admitted_epoch` |
 //! | `circuit.untracked` | WARN, at most one a second | `max_circuits`, `suppressed` |
 //! | `circuit.listener_panicked` | ERROR, at most one a second | `suppressed` |
+//! | `retry.scheduled` | DEBUG | `origin`, `attempt` (the number of the retry), `delay_ms`, `reason` (the status, `connect`, `timeout`, `deadline` or `error`) |
+//! | `retry.giving_up` | WARN | `origin`, `attempts`, `reason` (`attempts`, `deadline`, `retry_after`), `suppressed` |
+//! | `retry.budget_refused` | WARN | `origin`, `attempts`, `suppressed` |
+//! | `retry.streaming_refused` | INFO | `origin`, `attempts`, `suppressed` |
+//! | `deadline.exceeded` | WARN | `origin`, `limit_ms`, `suppressed` |
+//!
+//! Events of `retry.*` and `deadline.*` with `suppressed` come at most once a second for each origin.
 //!
 //! An outage reads as a `circuit.opened`, a `circuit.rejected` a second while there is traffic, a pair of
 //! `circuit.half_open` and `circuit.opened` with `reason="probe"` for each failed probe, and one

@@ -1,12 +1,14 @@
 //! What the benches measure and nobody else may use: the machine without the chain around it.
 
 use crate::{
-    CircuitBreaker, CircuitMode, CircuitState, Rejection,
+    CircuitBreaker, CircuitMode, CircuitState, Clock, Rejection, TokioClock,
     key::{Key, KeyRef},
     machine::{
+        budget::{BudgetCell, BudgetRule},
         cell::CircuitCell,
         circuit::{Admission, Circuit, Outcome, Refusal},
         policy::CircuitPolicy,
+        tick::Tick,
     },
     origin::OriginRef,
 };
@@ -17,6 +19,7 @@ use reqwest_middleware::{Error, Result};
 use std::{
     hash::{Hash, Hasher},
     sync::Arc,
+    time::Instant,
 };
 
 /// One closed circuit, without a key.
@@ -56,7 +59,7 @@ impl LoneCircuit {
 #[inline]
 pub fn call(breaker: &CircuitBreaker, request: &Request, result: &Result<Response>) -> Result<()> {
     if let Some(mut permit) = breaker.shared.ask(request, &Extensions::new())? {
-        permit.start();
+        permit.start(None);
         permit.settle(request.method(), result);
     }
     Ok(())
@@ -72,6 +75,49 @@ pub fn rejection(circuit_key: Arc<str>) -> Error {
         retry_after: None,
     })
     .into()
+}
+
+/// One budget, without a key, as a call and a retry meet it.
+#[derive(Debug)]
+pub struct LoneBudget {
+    cell: BudgetCell,
+    generation: u32,
+    zero: Instant,
+}
+
+impl LoneBudget {
+    /// With default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        let cell = BudgetCell::new(BudgetRule::default());
+        Self {
+            generation: cell.generation(),
+            cell,
+            zero: Instant::now(),
+        }
+    }
+
+    /// A call was sent.
+    #[inline]
+    pub fn deposit(&self) {
+        self.cell.deposit(self.generation, self.now());
+    }
+
+    /// Whether a retry may be made.
+    #[inline]
+    pub fn withdraw(&self) -> bool {
+        self.cell.withdraw(self.generation, self.now()) == Some(true)
+    }
+
+    fn now(&self) -> Tick {
+        Tick::at(TokioClock.now(), self.zero)
+    }
+}
+
+impl Default for LoneBudget {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The key that a map stores.

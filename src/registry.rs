@@ -1,6 +1,6 @@
 //! Key to resident: the only file that names the map and, below it, the arena.
 //!
-//! Residents (circuits) live in slots that never move. A concurrent map leads from a borrowed key to a slot
+//! Residents (circuits, budgets, what was said of an origin) live in slots that never move. A concurrent map leads from a borrowed key to a slot
 //! and to the tenancy in it, so a call on its way holds a plain reference: no count is kept, nothing shared
 //! is written.
 //!
@@ -30,13 +30,15 @@ const ROOM: usize = 1_024;
 
 /// What lives in the slots of a registry.
 pub(crate) trait Resident {
+    /// Whose the place is. No two tenancies of one place are equal.
+    type Tenancy: Copy + Send + Sync;
     /// What decisions about residents are told.
     type Context<'a>;
     /// What is left to say of an evicted one.
     type Farewell;
 
     /// An empty place.
-    fn vacant() -> Self;
+    fn vacant(context: &Self::Context<'_>) -> Self;
 
     /// How gladly it is given up; none: not at all.
     fn expendable(&self, context: &Self::Context<'_>) -> Option<Expendable>;
@@ -46,21 +48,13 @@ pub(crate) trait Resident {
     fn evict(&self, at_most: Expendable, context: &Self::Context<'_>) -> Option<Self::Farewell>;
 
     /// Begins a tenancy in the vacant place.
-    fn occupy(&self, key: &Key, context: &Self::Context<'_>) -> Tenancy;
-}
-
-/// Whose a slot is. Every tenancy has a number of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tenancy {
-    pub(crate) birth: u64,
-    /// Which profile the tenant has.
-    pub(crate) profile: u32,
+    fn occupy(&self, key: &Key, context: &Self::Context<'_>) -> Self::Tenancy;
 }
 
 /// A resident, as found under a key.
-pub(crate) struct Found<'r, R> {
+pub(crate) struct Found<'r, R: Resident> {
     pub(crate) resident: &'r R,
-    pub(crate) tenancy: Tenancy,
+    pub(crate) tenancy: R::Tenancy,
 }
 
 /// A newcomer's place, and what is left to say of its predecessor.
@@ -78,16 +72,16 @@ pub(crate) enum WhenFull {
 }
 
 pub(crate) struct Registry<R: Resident> {
-    map: HashMap<Key, Address, RandomState>,
+    map: HashMap<Key, Address<R::Tenancy>, RandomState>,
     slots: Arena<Slot<R>>,
     capacity: usize,
     desk: Mutex<Desk>,
 }
 
 #[derive(Clone, Copy)]
-struct Address {
+struct Address<T> {
     slot: u32,
-    tenancy: Tenancy,
+    tenancy: T,
 }
 
 /// Aligned to a cache line, so that a busy neighbour slows nobody down.
@@ -246,7 +240,7 @@ impl<R: Resident> Registry<R> {
         context: &R::Context<'_>,
     ) -> Option<Found<'_, R>> {
         let slot = self.slots.get_or_make(index, || Slot {
-            resident: R::vacant(),
+            resident: R::vacant(context),
             used: AtomicBool::new(false),
             key: Mutex::new(None),
         })?;

@@ -131,7 +131,7 @@ impl OutcomeRule {
 
 /// The last real error within one of reqwest-retry.
 #[cfg(feature = "reqwest-retry")]
-fn retried(error: &Error) -> Option<&Error> {
+pub(crate) fn retried(error: &Error) -> Option<&Error> {
     use reqwest_retry::RetryError;
 
     let Error::Middleware(error) = error else {
@@ -142,7 +142,7 @@ fn retried(error: &Error) -> Option<&Error> {
 }
 
 #[cfg(not(feature = "reqwest-retry"))]
-fn retried(_: &Error) -> Option<&Error> {
+pub(crate) fn retried(_: &Error) -> Option<&Error> {
     None
 }
 
@@ -157,18 +157,24 @@ pub(crate) struct StatusSet([u64; WORDS]);
 impl StatusSet {
     /// Every status from 100 to 999, which is what HTTP can carry (RFC 9110, 15); anything else is an error.
     pub(crate) fn checked(field: &'static str, statuses: &[u16]) -> Result<Self, ConfigError> {
-        let mut set = Self([0; WORDS]);
-        for &status in statuses {
-            if !(LOWEST..=HIGHEST).contains(&status) {
-                return Err(ConfigError::new(
-                    field,
-                    status,
-                    "a status must be between 100 and 999",
-                ));
-            }
-            set.insert(status);
+        match statuses
+            .iter()
+            .find(|status| !(LOWEST..=HIGHEST).contains(*status))
+        {
+            Some(status) => Err(ConfigError::new(
+                field,
+                status,
+                "a status must be between 100 and 999",
+            )),
+            None => Ok(Self::of(statuses.iter().copied())),
         }
-        Ok(set)
+    }
+
+    /// A set of statuses that are known to be some.
+    pub(crate) fn of(statuses: impl IntoIterator<Item = u16>) -> Self {
+        let mut set = Self([0; WORDS]);
+        statuses.into_iter().for_each(|status| set.insert(status));
+        set
     }
 
     fn insert(&mut self, status: u16) {
@@ -188,8 +194,6 @@ impl StatusSet {
 /// 500 to 599.
 impl Default for StatusSet {
     fn default() -> Self {
-        let mut set = Self([0; WORDS]);
-        (500..600).for_each(|status| set.insert(status));
-        set
+        Self::of(500..600)
     }
 }

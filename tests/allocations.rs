@@ -1,11 +1,12 @@
-//! What a healthy call allocates: nothing of ours, beyond the one boxed future that the trait costs.
+//! What a healthy call allocates: for the breaker nothing, beyond the one boxed future that the trait costs.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails so")]
 
 mod support;
 
 use futures::FutureExt;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next, Result};
-use reqwest_resilience::{CircuitBreaker, CircuitKey, Scope, Trip};
+use reqwest_resilience::{CircuitBreaker, CircuitKey, Deadline, Retry, Scope, Trip};
+use std::time::Duration;
 use support::{Transport, URL, plain_client};
 
 /// The cheapest layer there can be.
@@ -79,6 +80,22 @@ fn a_healthy_call_allocates_what_a_layer_that_does_nothing_does() {
     let breaker = CircuitBreaker::builder();
     let keyed = with_breaker(breaker.build().unwrap(), Some(&key));
     assert_eq!(keyed, noop, "by a key of the request");
+}
+
+#[tokio::test]
+async fn a_retry_costs_a_copy_of_the_request_and_a_deadline_its_extension() {
+    let noop = allocations(&chain(Some(Noop)), None);
+    let request = plain_client().get(URL).build().unwrap();
+    let copy = allocation_counter::measure(|| drop(request.try_clone()));
+    let retry = allocations(&chain(Some(Retry::default())), None);
+    assert_eq!(retry, noop + copy.count_total, "retry");
+
+    let extension = allocation_counter::measure(|| {
+        http::Extensions::new().insert(std::time::Instant::now());
+    });
+    let deadline = allocations(&chain(Some(Deadline::after(Duration::from_secs(9)))), None);
+    // tokio's timer is no allocation: it lives in the future.
+    assert_eq!(deadline, noop + extension.count_total, "deadline");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The house of the crate: who may depend on whom, and who may name what.
 //!
 //! ```text
-//!   shells     breaker                                   async; `impl Middleware`
+//!   shells     breaker retry deadline                    async; `impl Middleware`
 //!      ▼
 //!   services   registry scope key verdict error event …  no async
 //!      ▼
@@ -29,9 +29,10 @@ const FLOORS: [&[&str]; 4] = [
         "registry",
         "retry_after",
         "scope",
+        "throttles",
         "verdict",
     ],
-    &["breaker"],
+    &["breaker", "deadline", "retry"],
     &["guide", "internals"],
 ];
 
@@ -40,9 +41,20 @@ const RESERVED: [(&str, &[&str]); 6] = [
     ("tracing::", &["event.rs"]),
     ("papaya::HashMap", &["registry.rs"]),
     ("arena::", &["registry.rs"]),
-    ("impl Middleware for", &["breaker/middleware.rs"]),
-    ("async fn", &["breaker/middleware.rs"]),
-    ("SystemTime", &["retry_after.rs", "breaker/permit.rs"]),
+    (
+        "impl Middleware for",
+        &["breaker/middleware.rs", "retry/middleware.rs", "deadline.rs"],
+    ),
+    ("async fn", &["breaker/middleware.rs", "retry/", "deadline.rs"]),
+    (
+        "SystemTime",
+        &[
+            "retry_after.rs",
+            "breaker/permit.rs",
+            "retry.rs",
+            "retry/series.rs",
+        ],
+    ),
 ];
 
 /// What the machine must not name: it is told the time, and knows of no runtime and no protocol.
@@ -67,7 +79,7 @@ fn sources() -> BTreeMap<String, String> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if !path.ends_with("machine/models.rs") {
+            } else if !path.to_string_lossy().contains("machine/models") {
                 files.insert(below(&root, &path), code(&fs::read_to_string(&path).unwrap()));
             }
         }

@@ -1,6 +1,7 @@
 //! The breaker in a chain.
 
 use super::CircuitBreaker;
+use crate::deadline::DeadlineAt;
 use http::Extensions;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
@@ -17,7 +18,7 @@ impl Middleware for CircuitBreaker {
             return next.run(request, extensions).await;
         };
         let method = request.method().clone();
-        permit.start();
+        permit.start(DeadlineAt::of(extensions));
         let result = next.run(request, extensions).await;
         permit.settle(&method, &result);
         result

@@ -2,6 +2,7 @@
 
 use super::{profile::Profile, shared::Shared};
 use crate::{
+    deadline::DeadlineAt,
     machine::{cell::CircuitCell, circuit::Outcome},
     retry_after::retry_after,
     verdict::{Attempt, Verdict},
@@ -23,6 +24,8 @@ pub(crate) struct Permit<'a> {
     epoch: Option<u64>,
     /// None: nobody will ask how long it took.
     started: Option<Instant>,
+    /// When a layer outside cuts the call off.
+    deadline: Option<DeadlineAt>,
 }
 
 impl<'a> Permit<'a> {
@@ -39,12 +42,14 @@ impl<'a> Permit<'a> {
             profile,
             epoch: Some(epoch),
             started: None,
+            deadline: None,
         }
     }
 
     /// The call goes out. What listeners took before this is not charged to the origin.
     #[inline]
-    pub(crate) fn start(&mut self) {
+    pub(crate) fn start(&mut self, deadline: Option<DeadlineAt>) {
+        self.deadline = deadline;
         if self.profile.is_timed() || self.shared.classify.is_some() {
             self.started = Some(self.shared.clock.now());
         }
@@ -93,11 +98,15 @@ impl<'a> Permit<'a> {
         })
     }
 
-    fn was_abandoned(&self) -> bool {
-        match self.profile.abandoned_after {
-            Some(patience) => !thread::panicking() && patience <= self.elapsed(),
-            None => false,
-        }
+    /// Whether the call was dropped because the origin took too long: a deadline outside has passed, or the
+    /// caller lost its patience. A panic says nothing about the origin.
+    fn was_cut_off(&self) -> bool {
+        !thread::panicking()
+            && (self.deadline.is_some_and(DeadlineAt::has_passed)
+                || self
+                    .profile
+                    .abandoned_after
+                    .is_some_and(|patience| patience <= self.elapsed()))
     }
 }
 
@@ -106,7 +115,7 @@ impl Drop for Permit<'_> {
         if self.epoch.is_none() {
             return;
         }
-        let outcome = if self.was_abandoned() {
+        let outcome = if self.was_cut_off() {
             Outcome::Failure
         } else {
             Outcome::Ignored

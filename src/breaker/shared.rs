@@ -13,7 +13,7 @@ use crate::{
         state::{CircuitMode, CircuitState},
         tick::Tick,
     },
-    registry::{Found, Registry, Resident, Tenancy, WhenFull},
+    registry::{Found, Registry, Resident, WhenFull},
     scope::{BypassCircuit, CircuitKey, Keying},
     verdict::{Attempt, Verdict},
 };
@@ -239,12 +239,22 @@ pub(crate) struct Context<'a> {
     moment: Moment<'a>,
 }
 
+/// Whose a circuit's place is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tenancy {
+    /// The first epoch of the owner.
+    birth: u64,
+    /// The number of its profile.
+    profile: u32,
+}
+
 impl Resident for CircuitCell {
+    type Tenancy = Tenancy;
     type Context<'a> = Context<'a>;
     /// Only a circuit that was not closed leaves with a word.
     type Farewell = Option<CircuitEvent>;
 
-    fn vacant() -> Self {
+    fn vacant(_: &Context<'_>) -> Self {
         Self::vacant()
     }
 

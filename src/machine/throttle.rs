@@ -15,11 +15,16 @@ pub(crate) struct Throttle {
 impl Throttle {
     /// Asks to report at `now`. `Some(n)`: yes, and `n` were held back since the last one.
     pub(crate) fn admit(&mut self, now: Tick) -> Option<u64> {
-        if self.last.is_some_and(|last| now.since(last) < INTERVAL) {
+        if !self.is_over(now) {
             self.suppressed = self.suppressed.saturating_add(1);
             return None;
         }
         self.last = Some(now);
         Some(std::mem::take(&mut self.suppressed))
+    }
+
+    /// Whether the second since the last report is over.
+    pub(crate) fn is_over(&self, now: Tick) -> bool {
+        self.last.is_none_or(|last| INTERVAL <= now.since(last))
     }
 }

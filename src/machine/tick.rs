@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Tick(u64);
 
 impl Tick {
+    pub(crate) const ZERO: Self = Self(0);
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     /// `now`, counted from `zero`. A clock that went back reads as zero.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Into how many buckets a window is cut. What is older than the window never counts; what is younger than
 /// nine tenths of it always does.
-const BUCKETS: usize = 10;
+pub(crate) const BUCKETS: usize = 10;
 
 /// Calls that were counted, and the failures among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,13 +104,13 @@ impl Window {
 }
 
 /// Nanoseconds of one bucket of a window of this length; at least one.
-fn width(length: Duration) -> u64 {
+pub(crate) fn width(length: Duration) -> u64 {
     (saturating_nanos(length) / BUCKETS as u64).max(1)
 }
 
-/// Where in the ring the bucket of this number lies.
+/// Where in a ring the bucket of this number lies.
 #[allow(clippy::cast_possible_truncation, reason = "the remainder of a division by ten")]
-fn place(number: u64) -> usize {
+pub(crate) fn place(number: u64) -> usize {
     (number % BUCKETS as u64) as usize
 }
 

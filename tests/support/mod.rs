@@ -12,13 +12,15 @@
 )]
 #![allow(clippy::mod_module_files, reason = "`tests/support.rs` would be a test of its own")]
 
+mod layers;
 mod log;
 mod server;
 mod transport;
 
+pub use layers::{Look, stack};
 pub use log::{Line, Log};
 pub use server::{Conversation, Server};
-pub use transport::{Held, Reply, Transport};
+pub use transport::{Held, Reply, Seen, Transport, refused, timed_out};
 
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware};
 use reqwest_resilience::{CircuitBreaker, CircuitState, Rejection};
@@ -50,7 +52,7 @@ pub const KEY: &str = "http://api.example.com:80";
 pub enum Saw {
     /// A response with this status.
     Status(u16),
-    /// A rejection: nothing was sent.
+    /// A rejection: refused, or cut off by a deadline.
     Rejected,
     /// An error that is no rejection.
     Error,
