@@ -76,6 +76,7 @@ pub struct DeadlineAt(Instant);
 
 impl DeadlineAt {
     /// The deadline of the call that these extensions belong to.
+    #[inline]
     #[must_use]
     pub fn of(extensions: &Extensions) -> Option<Self> {
         extensions.get().copied()

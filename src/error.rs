@@ -44,6 +44,19 @@ pub enum Rejection {
         /// The time left until a probe is admitted; none while probes hold all slots, and when forced open.
         retry_after: Option<Duration>,
     },
+    /// All slots for this request were taken, and the queue was full or the wait too long. Nothing was sent.
+    #[error("bulkhead full")]
+    #[non_exhaustive]
+    BulkheadFull {
+        /// What shares the slots: `scheme://host:port`, or a name.
+        key: Arc<str>,
+        /// How many slots there are.
+        max_concurrent: usize,
+        /// How many calls waited for one.
+        queued: usize,
+        /// How long this call waited.
+        waited: Duration,
+    },
     /// The time for this call was up. It may have been sent.
     #[error("deadline exceeded")]
     #[non_exhaustive]
@@ -89,7 +102,7 @@ impl Rejection {
     #[must_use]
     pub fn is_unsent(&self) -> bool {
         match self {
-            Self::CircuitOpen { .. } => true,
+            Self::CircuitOpen { .. } | Self::BulkheadFull { .. } => true,
             Self::DeadlineExceeded { .. } => false,
         }
     }
@@ -144,6 +157,16 @@ impl fmt::Display for Rejected {
                     (_, None) => f.write_str("open"),
                 }
             }
+            Rejection::BulkheadFull {
+                key,
+                max_concurrent,
+                queued,
+                waited,
+            } => write!(
+                f,
+                "request not sent: no free slot for {key}, {max_concurrent} in flight, {queued} queued, waited {}",
+                Human(*waited)
+            ),
             Rejection::DeadlineExceeded { limit } => {
                 write!(
                     f,

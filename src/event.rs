@@ -153,6 +153,16 @@ impl CallEvent<'_> {
     }
 }
 
+/// A fallback answered in place of the origin.
+pub(crate) fn fallback_used(origin: &str, reason: &str) {
+    tracing::info!(target: TARGET, event = "fallback.used", origin, reason);
+}
+
+/// A bulkhead had no slot for a call.
+pub(crate) fn bulkhead_rejected(key: &str, max_concurrent: usize, queued: usize, suppressed: u64) {
+    tracing::warn!(target: TARGET, event = "bulkhead.rejected", key, max_concurrent, queued, suppressed);
+}
+
 /// Milliseconds, rounded up, so that no wait is logged as shorter than it is.
 fn millis(duration: Duration) -> u64 {
     saturating_nanos(duration).div_ceil(1_000_000)

@@ -25,6 +25,12 @@
 //! circuit half-open. Set a timeout on the client in any case, a hanging origin opens no circuit before its
 //! calls end.
 //!
+//! # How many calls at once
+//!
+//! A [`Bulkhead`](crate::Bulkhead) of `rate × latency` slots (Little's law) is busy and no more at the rate
+//! you expect: 200 calls a second of 50 ms each keep 10 slots busy. Give it two or three times that, so that
+//! it bites when the origin slows down and not on a busy minute.
+//!
 //! # Calls that are given up
 //!
 //! A call whose future is dropped counts as nothing: the caller may have had its own reasons. Where calls are
@@ -39,16 +45,27 @@
 //! order to choose:
 //!
 //! ```text
-//! Deadline → Retry → CircuitBreaker → Deadline (of each attempt) → network
+//! Fallback → Deadline → Retry → CircuitBreaker → Bulkhead → Deadline (of each attempt) → network
 //! ```
 //!
-//! - **The deadline outermost** bounds all that the caller waits for. The retry inside it knows the time that
-//!   is left.
+//! [`Resilience`](crate::Resilience) is this chain in one line. Leave out what you do not need; why the rest
+//! is where it is:
+//!
+//! - **The fallback outermost** has the last word, and its answer is not judged, retried or cut off by the
+//!   others.
+//! - **The deadline outside the rest** bounds all that the caller waits for, but for the fallback. The retry
+//!   inside it knows the time that is left.
 //! - **Retry outside the breaker:** the circuit sees every attempt. It opens within a series of retries, and
 //!   ends it: the attempts that are left would only hammer on. With two retries and `Trip::consecutive(3)`,
 //!   an outage opens the circuit during the first call, after 3 requests.
 //! - **Breaker outside the retry:** the circuit sees the last attempt of each call alone. The same settings
 //!   open it after three calls and 9 requests, and one probe is a whole series of attempts.
+//! - **Retry outside the bulkhead:** a call holds no slot while it waits for its next attempt. The other way
+//!   round, 64 slots and a backoff of a second make 64 calls a second out of an origin that fails fast, and
+//!   the healthy calls queue behind sleepers.
+//! - **Breaker outside the bulkhead:** nobody queues for an origin that is down. When the circuit opens,
+//!   those who queue already are still sent: as many as the queue holds, at most. A full bulkhead is nothing
+//!   to the circuit, and a probe that it refuses gives its slot back.
 //! - **A deadline innermost** bounds each attempt, as the timeout of the reqwest client does. Its error is a
 //!   failure for the breaker and is retried.
 //! - **Logging and tracing** middlewares see what happens in full when they are outside, and what was really
@@ -106,9 +123,11 @@
 //! | `retry.giving_up` | WARN | `origin`, `attempts`, `reason` (`attempts`, `deadline`, `retry_after`), `suppressed` |
 //! | `retry.budget_refused` | WARN | `origin`, `attempts`, `suppressed` |
 //! | `retry.streaming_refused` | INFO | `origin`, `attempts`, `suppressed` |
+//! | `bulkhead.rejected` | WARN | `key`, `max_concurrent`, `queued`, `suppressed` |
 //! | `deadline.exceeded` | WARN | `origin`, `limit_ms`, `suppressed` |
+//! | `fallback.used` | INFO | `origin`, `reason` (`circuit_open`, `bulkhead_full`, or `outcome` where a rule of yours said so) |
 //!
-//! Events of `retry.*` and `deadline.*` with `suppressed` come at most once a second for each origin.
+//! Those with `suppressed` come at most once a second for each origin or key.
 //!
 //! An outage reads as a `circuit.opened`, a `circuit.rejected` a second while there is traffic, a pair of
 //! `circuit.half_open` and `circuit.opened` with `reason="probe"` for each failed probe, and one
@@ -189,7 +208,9 @@
 //! **Why a circuit per origin and not per path?** What breaks is mostly the process behind the port, and all
 //! its paths with it. For the exception there is [`CircuitKey`](crate::CircuitKey).
 //!
-//! **What does the body of a response count for?** Nothing: the outcome is known when the headers are there.
+//! **What does the body of a response count for?** Nothing, by default: the outcome is known when the headers
+//! are there. With [`observe(Until::BodyEnd)`](crate::CircuitBreakerBuilder::observe) a body that breaks
+//! makes it a failure.
 //!
 //! **Why does a failure behind a redirect count for the origin that was asked?** That is the circuit which
 //! can spare the next caller the same way into it.

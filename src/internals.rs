@@ -58,8 +58,9 @@ impl LoneCircuit {
 /// A rejection.
 #[inline]
 pub fn call(breaker: &CircuitBreaker, request: &Request, result: &Result<Response>) -> Result<()> {
-    if let Some(mut permit) = breaker.shared.ask(request, &Extensions::new())? {
-        permit.start(None);
+    let mut extensions = Extensions::new();
+    if let Some(mut permit) = breaker.shared.ask(request, &extensions)? {
+        permit.start(&mut extensions);
         permit.settle(request.method(), result);
     }
     Ok(())

@@ -56,6 +56,7 @@ impl Key {
         matches!(self.shape, Shape::Origin { .. })
     }
 
+    #[inline]
     pub(crate) fn as_ref(&self) -> KeyRef<'_> {
         match self.shape {
             Shape::Name => KeyRef::Name(&self.text),
@@ -67,6 +68,7 @@ impl Key {
         }
     }
 
+    #[inline]
     fn scheme(&self) -> &str {
         match self.shape {
             Shape::Name => "",
@@ -74,6 +76,7 @@ impl Key {
         }
     }
 
+    #[inline]
     fn host(&self) -> &str {
         match self.shape {
             Shape::Name => &self.text,

@@ -1,5 +1,5 @@
-//! Circuit breaker, retry and deadline for [`reqwest-middleware`](reqwest_middleware): keeps one sick
-//! dependency from taking its callers down.
+//! Circuit breaker, retry, bulkhead, deadline and fallback for [`reqwest-middleware`](reqwest_middleware):
+//! keeps one sick dependency from taking its callers down.
 //!
 //! When an origin stops answering, every call to it waits for its timeout, holds a connection and a task
 //! meanwhile, and adds to the load that keeps the origin down. [`CircuitBreaker`] notices, answers further
@@ -10,7 +10,10 @@
 //! |---|---|
 //! | [`CircuitBreaker`] | not calling what is down |
 //! | [`Retry`] with a [`RetryBudget`] | trying again what failed for a moment, and no more than that |
+//! | [`Bulkhead`] | no more calls in flight than an origin can bear |
 //! | [`Deadline`] | one total time for a call, across its attempts and waits |
+//! | [`Fallback`] | an answer when the call was refused |
+//! | [`Resilience`] | all of them in one chain, in the right order |
 //!
 //! # Quick start
 //!
@@ -66,7 +69,7 @@
 //! - [`CircuitBreaker`]: states, what counts, the order of layers.
 //! - [`CircuitSettings`]: everything that can be set per circuit, with the defaults.
 //! - [`Rejection`]: what a refused caller gets.
-//! - [`Retry`], [`RetryBudget`], [`Deadline`].
+//! - [`Retry`], [`RetryBudget`], [`Bulkhead`], [`Deadline`], [`Fallback`], [`Resilience`].
 //! - [`guide`]: tuning, reading the logs, testing your settings, questions and answers.
 //!
 //! # Features
@@ -74,11 +77,14 @@
 //! - `reqwest-retry`: looks through `reqwest_retry::RetryError`, so that a breaker outside reqwest-retry
 //!   judges the last real error. Costs that dependency. Off by default.
 
+mod body;
 mod breaker;
+mod bulkhead;
 mod clock;
 mod deadline;
 mod error;
 mod event;
+mod fallback;
 pub mod guide;
 mod human;
 #[cfg(feature = "__internals")]
@@ -87,6 +93,8 @@ pub mod internals;
 mod key;
 mod machine;
 mod origin;
+mod preset;
+mod queue_time;
 mod registry;
 mod retry;
 mod retry_after;
@@ -100,15 +108,19 @@ mod verdict;
 #[doc = include_str!("../README.md")]
 mod readme {}
 
+pub use body::Until;
 pub use breaker::{CircuitBreaker, CircuitBreakerBuilder, CircuitSettings, FailureRate, Trip};
+pub use bulkhead::{Bulkhead, BulkheadBuilder, BulkheadSnapshot, QueuedFor};
 pub use clock::{Clock, ManualClock, TokioClock};
 pub use deadline::{Deadline, DeadlineAt, DeadlineIn};
 pub use error::{ConfigError, InvalidKey, Rejection};
 pub use event::{CircuitEvent, OpenReason};
+pub use fallback::{Fallback, FallbackContext};
 pub use machine::{
     snapshot::{CircuitSnapshot, WindowSnapshot},
     state::{CircuitMode, CircuitState, UnknownName},
 };
+pub use preset::{ClientBuilderExt, Resilience, ResilienceBuilder};
 pub use retry::{
     AttemptNumber, Idempotent, MaxRetries, NoRetry, Retry, RetryBudget, RetryBudgetBuilder, RetryBuilder,
     RetryReport, RetryReportHandle, StopReason,

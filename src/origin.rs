@@ -32,8 +32,8 @@ impl fmt::Display for OriginRef<'_> {
     }
 }
 
-/// `localhost.` names the same host as `localhost`: the dot is the root of DNS (RFC 1034, 3.1). What ends in two dots
-/// is no name of a host, and left alone.
+/// `localhost.` names the same host as `localhost`: the dot is the root of DNS (RFC 1034, 3.1). What ends in
+/// two dots is no name of a host, and left alone.
 #[inline]
 fn without_root_dot(host: &str) -> &str {
     match host.strip_suffix('.') {

@@ -1,8 +1,8 @@
 //! Key to resident: the only file that names the map and, below it, the arena.
 //!
-//! Residents (circuits, budgets, what was said of an origin) live in slots that never move. A concurrent map leads from a borrowed key to a slot
-//! and to the tenancy in it, so a call on its way holds a plain reference: no count is kept, nothing shared
-//! is written.
+//! Residents (circuits, budgets, what was said of an origin) live in slots that never move. A concurrent map
+//! leads from a borrowed key to a slot and to the tenancy in it, so a call on its way holds a plain
+//! reference: no count is kept, nothing shared is written.
 //!
 //! At capacity a newcomer is given the slot of a resident that can be spared. Its tenancy ends there: whoever
 //! still holds the old one is told by the resident, which knows whose it is (see
@@ -55,6 +55,8 @@ pub(crate) trait Resident {
 pub(crate) struct Found<'r, R: Resident> {
     pub(crate) resident: &'r R,
     pub(crate) tenancy: R::Tenancy,
+    /// Its slot, for who comes back to it without the key.
+    pub(crate) slot: u32,
 }
 
 /// A newcomer's place, and what is left to say of its predecessor.
@@ -141,6 +143,7 @@ impl<R: Resident> Registry<R> {
         let found = Found {
             resident: &slot.resident,
             tenancy: address.tenancy,
+            slot: address.slot,
         };
         Some((slot, found))
     }
@@ -170,6 +173,11 @@ impl<R: Resident> Registry<R> {
             found: self.move_in(&mut desk, slot, key.to_key(), context),
             farewell,
         }
+    }
+
+    /// Who lives in a slot that was found before, whoever that is by now.
+    pub(crate) fn resident(&self, slot: u32) -> Option<&R> {
+        self.slots.get(slot).map(|slot| &slot.resident)
     }
 
     /// Visits all residents. Nobody comes or goes meanwhile.
@@ -252,6 +260,7 @@ impl<R: Resident> Registry<R> {
         Some(Found {
             resident: &slot.resident,
             tenancy,
+            slot: index,
         })
     }
 }

@@ -10,6 +10,7 @@ mod series;
 pub use budget::{RetryBudget, RetryBudgetBuilder};
 pub use builder::RetryBuilder;
 pub use report::{AttemptNumber, RetryReport, RetryReportHandle, StopReason};
+pub(crate) use series::is_safe;
 
 use crate::{
     machine::backoff::Backoff,
@@ -106,6 +107,17 @@ enum Pacing {
 }
 
 impl Retry {
+    /// The longest first wait; none where there is no retry, or a policy decides.
+    pub(crate) fn min_backoff(&self) -> Option<Duration> {
+        match &self.shared.pacing {
+            Pacing::Backoff {
+                max_retries: 1..,
+                backoff,
+            } => Some(backoff.min),
+            Pacing::Backoff { .. } | Pacing::Policy(_) => None,
+        }
+    }
+
     /// Begins the settings of a retry.
     pub fn builder() -> RetryBuilder {
         RetryBuilder::default()

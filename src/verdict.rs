@@ -42,6 +42,7 @@ pub struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
+    #[inline]
     pub(crate) fn new(
         method: &'a Method,
         result: &'a reqwest_middleware::Result<Response>,
@@ -82,18 +83,27 @@ impl<'a> Attempt<'a> {
     /// | connect, DNS, TLS, timeout, reset, garbage, incomplete message, body error | `Failure` |
     /// | builder error (bad URL, bad header, unknown scheme), redirect loop | `Ignore` |
     /// | a [`Rejection`] of an inner layer that sent nothing | `Ignore` |
+    /// | a response that a [`Fallback`](crate::Fallback) made | `Ignore` |
+    /// | the `DeadlineExceeded` of an inner [`Deadline`](crate::Deadline) | `Failure` |
     /// | an error of another middleware | `Ignore` |
     ///
     /// With the feature `reqwest-retry`, `reqwest_retry::RetryError` is looked through and its last error
     /// judged.
+    #[inline]
     #[must_use]
     pub fn default_verdict(&self) -> Verdict {
         match self.result {
+            Ok(response) if response.extensions().get::<FallbackMade>().is_some() => Verdict::Ignore,
             Ok(response) => self.rule.judge_status(response.status(), self.elapsed),
             Err(error) => self.rule.judge(error, self.elapsed),
         }
     }
 }
+
+/// In the extensions of a response that a [`Fallback`](crate::Fallback) made: it says nothing about the
+/// origin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FallbackMade;
 
 /// The settings that the default rule goes by.
 #[derive(Clone, Debug, Default)]
@@ -103,6 +113,7 @@ pub(crate) struct OutcomeRule {
 }
 
 impl OutcomeRule {
+    #[inline]
     fn judge_status(&self, status: StatusCode, elapsed: Duration) -> Verdict {
         let slow = self.slow_call.is_some_and(|limit| limit < elapsed);
         if slow || self.failure_statuses.contains(status) {
@@ -183,6 +194,7 @@ impl StatusSet {
         }
     }
 
+    #[inline]
     pub(crate) fn contains(&self, status: StatusCode) -> bool {
         let status = status.as_u16();
         self.0

@@ -1,7 +1,7 @@
 //! The house of the crate: who may depend on whom, and who may name what.
 //!
 //! ```text
-//!   shells     breaker retry deadline                    async; `impl Middleware`
+//!   shells     breaker retry bulkhead deadline …         async; `impl Middleware`
 //!      ▼
 //!   services   registry scope key verdict error event …  no async
 //!      ▼
@@ -21,31 +21,49 @@ use std::{collections::BTreeMap, fs, path::Path};
 const FLOORS: [&[&str]; 4] = [
     &["sync", "human", "machine"],
     &[
+        "body",
         "clock",
         "error",
         "event",
         "key",
         "origin",
+        "queue_time",
         "registry",
         "retry_after",
         "scope",
         "throttles",
         "verdict",
     ],
-    &["breaker", "deadline", "retry"],
+    &["breaker", "bulkhead", "deadline", "fallback", "preset", "retry"],
     &["guide", "internals"],
 ];
 
 /// What only some files may name: the word, and the files, by the beginning of their path.
-const RESERVED: [(&str, &[&str]); 6] = [
+const RESERVED: [(&str, &[&str]); 7] = [
     ("tracing::", &["event.rs"]),
     ("papaya::HashMap", &["registry.rs"]),
     ("arena::", &["registry.rs"]),
     (
         "impl Middleware for",
-        &["breaker/middleware.rs", "retry/middleware.rs", "deadline.rs"],
+        &[
+            "breaker/middleware.rs",
+            "bulkhead/middleware.rs",
+            "retry/middleware.rs",
+            "deadline.rs",
+            "fallback.rs",
+        ],
     ),
-    ("async fn", &["breaker/middleware.rs", "retry/", "deadline.rs"]),
+    (
+        "async fn",
+        &[
+            "breaker/middleware.rs",
+            "bulkhead/",
+            "retry/",
+            "deadline.rs",
+            "fallback.rs",
+        ],
+    ),
+    ("HttpBody for", &["body.rs"]),
     (
         "SystemTime",
         &[

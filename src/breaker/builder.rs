@@ -6,6 +6,7 @@ use super::{
     shared::{Classifier, Profiles, Shared},
 };
 use crate::{
+    body::Until,
     clock::{Clock, TokioClock},
     error::ConfigError,
     event::{CircuitEvent, Listener, Reporter},
@@ -30,6 +31,7 @@ pub struct CircuitBreakerBuilder {
     classify: Option<Box<Classifier>>,
     listeners: Vec<Box<Listener>>,
     max_circuits: usize,
+    observe: Until,
     clock: Arc<dyn Clock>,
 }
 
@@ -42,6 +44,7 @@ impl Default for CircuitBreakerBuilder {
             classify: None,
             listeners: Vec::new(),
             max_circuits: 10_000,
+            observe: Until::Headers,
             clock: Arc::new(TokioClock),
         }
     }
@@ -126,6 +129,18 @@ impl CircuitBreakerBuilder {
         self
     }
 
+    /// When the outcome of a call is known: [`Until::Headers`] by default.
+    ///
+    /// With [`Until::BodyEnd`], a response that was good by its headers counts when its body is over: read to
+    /// the end or dropped, read or not, it is a success; broken (truncated, reset, corrupt, stalled past the
+    /// timeout), it is a failure. A probe holds its slot so long: set
+    /// [`probe_lease`](CircuitSettings::probe_lease) above the longest body, and timeouts above the slowest
+    /// reader. Costs the response two allocations.
+    pub fn observe(mut self, observe: Until) -> Self {
+        self.observe = observe;
+        self
+    }
+
     /// Where decisions read the time: [`TokioClock`] by default.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -155,6 +170,7 @@ impl CircuitBreakerBuilder {
                 circuits: Registry::new(self.max_circuits),
                 profiles,
                 classify: self.classify,
+                observe: self.observe,
                 reporter: Reporter::new(self.listeners),
                 zero: self.clock.now(),
                 clock: self.clock,

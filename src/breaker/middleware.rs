@@ -1,7 +1,7 @@
 //! The breaker in a chain.
 
 use super::CircuitBreaker;
-use crate::deadline::DeadlineAt;
+use crate::body::watch;
 use http::Extensions;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
@@ -18,9 +18,11 @@ impl Middleware for CircuitBreaker {
             return next.run(request, extensions).await;
         };
         let method = request.method().clone();
-        permit.start(DeadlineAt::of(extensions));
+        permit.start(extensions);
         let result = next.run(request, extensions).await;
-        permit.settle(&method, &result);
-        result
+        match (permit.settle(&method, &result), result) {
+            (Some(aboard), Ok(response)) => Ok(watch(&method, response, aboard)),
+            (_, result) => result,
+        }
     }
 }

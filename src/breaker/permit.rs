@@ -2,13 +2,19 @@
 
 use super::{profile::Profile, shared::Shared};
 use crate::{
+    body::{BodyEnd, Until, Watcher},
+    clock::Clock,
     deadline::DeadlineAt,
     machine::{cell::CircuitCell, circuit::Outcome},
+    queue_time::QueueTime,
+    registry::Found,
     retry_after::retry_after,
     verdict::{Attempt, Verdict},
 };
+use http::Extensions;
 use reqwest::{Method, Response};
 use std::{
+    sync::Arc,
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -17,13 +23,15 @@ use std::{
 #[must_use = "dropping a permit says that the call was abandoned"]
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     circuit: &'a CircuitCell,
+    /// Where the circuit is found again when the call is over but its body is not.
+    place: u32,
     profile: &'a Profile,
     /// The epoch that admitted the call; none once it was settled.
     epoch: Option<u64>,
     /// None: nobody will ask how long it took.
-    started: Option<Instant>,
+    stopwatch: Option<Stopwatch>,
     /// When a layer outside cuts the call off.
     deadline: Option<DeadlineAt>,
 }
@@ -31,40 +39,56 @@ pub(crate) struct Permit<'a> {
 impl<'a> Permit<'a> {
     #[inline]
     pub(super) fn new(
-        shared: &'a Shared,
-        circuit: &'a CircuitCell,
+        shared: &'a Arc<Shared>,
+        found: &Found<'a, CircuitCell>,
         profile: &'a Profile,
         epoch: u64,
     ) -> Self {
         Self {
             shared,
-            circuit,
+            circuit: found.resident,
+            place: found.slot,
             profile,
             epoch: Some(epoch),
-            started: None,
+            stopwatch: None,
             deadline: None,
         }
     }
 
     /// The call goes out. What listeners took before this is not charged to the origin.
     #[inline]
-    pub(crate) fn start(&mut self, deadline: Option<DeadlineAt>) {
-        self.deadline = deadline;
+    pub(crate) fn start(&mut self, extensions: &mut Extensions) {
+        self.deadline = DeadlineAt::of(extensions);
         if self.profile.is_timed() || self.shared.classify.is_some() {
-            self.started = Some(self.shared.clock.now());
+            self.stopwatch = Some(Stopwatch::start(&*self.shared.clock, extensions));
         }
     }
 
-    /// Tells the circuit what came back.
+    /// Tells the circuit what came back. Where the headers were good and the body has a say, what is left to
+    /// tell is handed back, to ride in the body.
     #[inline]
-    pub(crate) fn settle(mut self, method: &Method, result: &reqwest_middleware::Result<Response>) {
+    pub(crate) fn settle(
+        mut self,
+        method: &Method,
+        result: &reqwest_middleware::Result<Response>,
+    ) -> Option<Aboard> {
         // A rule of the user may panic: then this permit is dropped, and the slot is free again.
         let outcome = match self.judge(method, result) {
             Verdict::Success => Outcome::Success,
             Verdict::Failure => Outcome::Failure,
             Verdict::Ignore => Outcome::Ignored,
         };
+        if self.shared.observe == Until::BodyEnd && outcome == Outcome::Success && result.is_ok() {
+            let epoch = self.epoch.take()?;
+            return Some(Aboard {
+                shared: Arc::clone(self.shared),
+                place: self.place,
+                epoch,
+                retry_after: self.wait_asked_for(result),
+            });
+        }
         self.report(outcome, Some(result));
+        None
     }
 
     #[inline]
@@ -82,20 +106,24 @@ impl<'a> Permit<'a> {
     #[inline]
     fn report(&mut self, outcome: Outcome, result: Option<&reqwest_middleware::Result<Response>>) {
         if let Some(epoch) = self.epoch.take() {
-            let policy = &self.profile.policy;
-            self.shared.settle(self.circuit, epoch, outcome, || match result {
-                Some(Ok(response)) if !policy.honor_retry_after.is_zero() => {
-                    retry_after(response.headers(), SystemTime::now)
-                }
-                _ => None,
-            });
+            self.shared
+                .settle(self.circuit, epoch, outcome, || self.wait_asked_for(result?));
+        }
+    }
+
+    fn wait_asked_for(&self, result: &reqwest_middleware::Result<Response>) -> Option<Duration> {
+        match result {
+            Ok(response) if !self.profile.policy.honor_retry_after.is_zero() => {
+                retry_after(response.headers(), SystemTime::now)
+            }
+            _ => None,
         }
     }
 
     fn elapsed(&self) -> Duration {
-        self.started.map_or(Duration::ZERO, |started| {
-            self.shared.clock.now().saturating_duration_since(started)
-        })
+        self.stopwatch
+            .as_ref()
+            .map_or(Duration::ZERO, |stopwatch| stopwatch.elapsed(&*self.shared.clock))
     }
 
     /// Whether the call was dropped because the origin took too long: a deadline outside has passed, or the
@@ -107,6 +135,59 @@ impl<'a> Permit<'a> {
                     .profile
                     .abandoned_after
                     .is_some_and(|patience| patience <= self.elapsed()))
+    }
+}
+
+/// How long the origin has had the call: without what it queued on our side.
+#[derive(Debug)]
+struct Stopwatch {
+    started: Instant,
+    queue_time: QueueTime,
+    /// Queued before this: by an earlier attempt that had the same extensions.
+    queued_before: Duration,
+}
+
+impl Stopwatch {
+    fn start(clock: &dyn Clock, extensions: &mut Extensions) -> Self {
+        let queue_time = QueueTime::lay_in(extensions);
+        let queued_before = queue_time.total();
+        Self {
+            started: clock.now(),
+            queue_time,
+            queued_before,
+        }
+    }
+
+    fn elapsed(&self, clock: &dyn Clock) -> Duration {
+        let queued = self.queue_time.total().saturating_sub(self.queued_before);
+        clock
+            .now()
+            .saturating_duration_since(self.started)
+            .saturating_sub(queued)
+    }
+}
+
+/// What is left of a permit while the body is read: the header verdict was good, and stands unless the body
+/// breaks.
+#[must_use = "dropped, it tells nobody how the call ended"]
+pub(crate) struct Aboard {
+    shared: Arc<Shared>,
+    place: u32,
+    epoch: u64,
+    /// Should this outcome open the circuit, it is heard.
+    retry_after: Option<Duration>,
+}
+
+impl Watcher for Aboard {
+    fn end(self, end: BodyEnd) {
+        let outcome = match end {
+            BodyEnd::Over => Outcome::Success,
+            BodyEnd::Broken => Outcome::Failure,
+        };
+        if let Some(circuit) = self.shared.circuits.resident(self.place) {
+            self.shared
+                .settle(circuit, self.epoch, outcome, || self.retry_after);
+        }
     }
 }
 

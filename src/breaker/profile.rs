@@ -14,6 +14,7 @@ pub(super) struct Profile {
 
 impl Profile {
     /// Whether calls have to be timed. Reading the clock costs as much as all the rest of a healthy call.
+    #[inline]
     pub(super) fn is_timed(&self) -> bool {
         self.rule.slow_call.is_some() || self.abandoned_after.is_some()
     }

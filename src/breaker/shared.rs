@@ -2,6 +2,7 @@
 
 use super::{permit::Permit, profile::Profile};
 use crate::{
+    body::Until,
     clock::Clock,
     error::Rejection,
     event::{CircuitEvent, Reporter},
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(super) circuits: Registry<CircuitCell>,
     pub(super) profiles: Profiles,
     pub(super) classify: Option<Box<Classifier>>,
+    pub(super) observe: Until,
     pub(super) reporter: Reporter,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) zero: Instant,
@@ -64,11 +66,11 @@ impl Profiles {
 impl Shared {
     /// Asks the circuit of `request` for a permit. `Ok(None)`: the request passes and nobody looks.
     #[inline]
-    pub(crate) fn ask(
-        &self,
+    pub(crate) fn ask<'a>(
+        self: &'a Arc<Self>,
         request: &Request,
         extensions: &Extensions,
-    ) -> Result<Option<Permit<'_>>, Rejection> {
+    ) -> Result<Option<Permit<'a>>, Rejection> {
         if extensions.get::<BypassCircuit>().is_some() {
             return Ok(None);
         }
@@ -80,7 +82,7 @@ impl Shared {
     }
 
     #[inline]
-    fn admit(&self, key: KeyRef<'_>) -> Result<Option<Permit<'_>>, Rejection> {
+    fn admit<'a>(self: &'a Arc<Self>, key: KeyRef<'_>) -> Result<Option<Permit<'a>>, Rejection> {
         let found = self.circuits.find(key);
         if let Some(circuit) = &found {
             if let Some(admission) = circuit.resident.admit_at_a_glance(circuit.tenancy.birth) {
@@ -93,7 +95,7 @@ impl Shared {
     /// Admits where a glance did not do: the circuit is new, gone, not closed, or under orders.
     #[cold]
     fn admit_with_care<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         key: KeyRef<'_>,
         mut found: Option<Found<'a, CircuitCell>>,
     ) -> Result<Option<Permit<'a>>, Rejection> {
@@ -119,7 +121,7 @@ impl Shared {
 
     /// What becomes of a call that no circuit could be found for. Forced open is an order that needs no
     /// circuit.
-    fn pass_untracked(&self, key: KeyRef<'_>, now: Tick) -> Result<Option<Permit<'_>>, Rejection> {
+    fn pass_untracked<'a>(&self, key: KeyRef<'_>, now: Tick) -> Result<Option<Permit<'a>>, Rejection> {
         self.reporter.report_untracked(self.circuits.capacity(), now);
         let key = key.to_key();
         let mode = self.profiles.numbered(self.profiles.number_of(&key)).policy.mode;
@@ -138,14 +140,14 @@ impl Shared {
 
     #[inline]
     fn grant<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         circuit: &Found<'a, CircuitCell>,
         admission: Admission,
     ) -> Result<Option<Permit<'a>>, Rejection> {
         match admission {
             Admission::Admitted { epoch } => {
                 let profile = self.profiles.numbered(circuit.tenancy.profile);
-                Ok(Some(Permit::new(self, circuit.resident, profile, epoch)))
+                Ok(Some(Permit::new(self, circuit, profile, epoch)))
             }
             Admission::Unobserved => Ok(None),
             Admission::Refused(refusal) => Err(refusal.into()),

@@ -2,10 +2,11 @@
 
 use std::sync::OnceLock;
 
-/// The size of the first chunk. Four chunks have the same size, the next four twice that: so less than a
-/// quarter of the places is made for nobody.
-const FIRST: u32 = 16;
-const OF_ONE_SIZE: u32 = 4;
+/// The size of the first chunk, as a power of two. Four chunks have the same size, the next four twice that:
+/// so less than a quarter of the places is made for nobody.
+const FIRST: u32 = 4;
+/// How many chunks have one size, as a power of two.
+const OF_ONE_SIZE: u32 = 2;
 /// Enough for every index that fits an `u32`.
 const CHUNKS: usize = 108;
 
@@ -32,7 +33,7 @@ impl<T> Arena<T> {
     /// The slot of `index`, its chunk made with `make` where there is none; none beyond the last index.
     pub(super) fn get_or_make(&self, index: u32, make: impl Fn() -> T) -> Option<&T> {
         let (chunk, offset) = place(index);
-        let length = (FIRST as usize) << (chunk / OF_ONE_SIZE as usize);
+        let length = 1 << (FIRST as usize + (chunk >> OF_ONE_SIZE));
         self.chunks
             .get(chunk)?
             .get_or_init(|| (0..length).map(|_| make()).collect())
@@ -40,19 +41,24 @@ impl<T> Arena<T> {
     }
 }
 
-/// Which chunk, and where in it: with the first four chunks' size added, the highest bit tells the size and
-/// the two below it which of the four.
+/// Which chunk, and where in it: with the size of the first four added, the highest bit tells the size, the
+/// two below it which of the four, and the rest the place. Shifts alone: this is on the way of every call.
 #[inline]
 fn place(index: u32) -> (usize, usize) {
-    let shifted = u64::from(index) + u64::from(FIRST * OF_ONE_SIZE);
-    let doublings = shifted.ilog2() - (FIRST * OF_ONE_SIZE).ilog2();
-    let length = u64::from(FIRST) << doublings;
-    let chunk = u64::from(doublings * OF_ONE_SIZE) + shifted / length - u64::from(OF_ONE_SIZE);
-    (to_usize(chunk), to_usize(shifted % length))
+    let shifted = u64::from(index) + (1 << (FIRST + OF_ONE_SIZE));
+    let doublings = shifted.ilog2() - FIRST - OF_ONE_SIZE;
+    let size = FIRST + doublings;
+    let chunk = (u64::from(doublings) << OF_ONE_SIZE) + (shifted >> size) - (1 << OF_ONE_SIZE);
+    (to_usize(chunk), to_usize(shifted & ((1 << size) - 1)))
 }
 
+#[inline]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "chunks are few, and a chunk that fits no memory is never made"
+)]
 fn to_usize(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
+    number as usize
 }
 
 #[cfg(test)]
@@ -63,7 +69,7 @@ mod tests {
     fn indices_fill_one_chunk_after_the_other() {
         let (mut chunk, mut filled) = (0, 0);
         for index in 0..10_000 {
-            if filled == (FIRST as usize) << (chunk / OF_ONE_SIZE as usize) {
+            if filled == 1 << (FIRST as usize + (chunk >> OF_ONE_SIZE)) {
                 (chunk, filled) = (chunk + 1, 0);
             }
             assert_eq!(place(index), (chunk, filled), "{index}");

@@ -1,7 +1,7 @@
 //! What becomes of a failed response before the next attempt.
 
-use http::Response as Parts;
-use reqwest::{Body, Response, ResponseBuilderExt};
+use crate::body::map_body;
+use reqwest::Response;
 use reqwest_middleware::Result;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -28,20 +28,5 @@ async fn read(mut response: Response) -> Option<Response> {
         }
         body.extend_from_slice(&chunk);
     }
-    rebuilt(response, body)
-}
-
-/// `http::Response` knows no URL, so it has to be told again.
-fn rebuilt(response: Response, body: Vec<u8>) -> Option<Response> {
-    let url = response.url().clone();
-    let (parts, _) = Parts::<Body>::from(response).into_parts();
-    let mut rebuilt = Parts::builder()
-        .status(parts.status)
-        .version(parts.version)
-        .url(url)
-        .body(Body::from(body))
-        .ok()?;
-    *rebuilt.headers_mut() = parts.headers;
-    rebuilt.extensions_mut().extend(parts.extensions);
-    Some(rebuilt.into())
+    Some(map_body(response, |_| body.into()))
 }

@@ -11,7 +11,7 @@ use crate::{
     origin::OriginRef,
     retry_after::retry_after,
     throttles::Subject,
-    verdict::{Attempt, Verdict, retried},
+    verdict::{Attempt, FallbackMade, Verdict, retried},
 };
 use http::Extensions;
 use reqwest::{Method, Request, Response, Url, header::HeaderName};
@@ -228,7 +228,7 @@ impl<'a> Series<'a> {
 }
 
 /// Idempotent by its method (RFC 9110, 9.2.2), or because the caller says so.
-fn is_safe(request: &Request, extensions: &Extensions) -> bool {
+pub(crate) fn is_safe(request: &Request, extensions: &Extensions) -> bool {
     matches!(
         *request.method(),
         Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
@@ -246,7 +246,8 @@ fn was_rejected(result: &Result<Response>) -> bool {
 /// Whether the attempt reached the network, as far as can be told. What did not pays for no retry.
 fn was_sent(result: &Result<Response>) -> bool {
     match result {
-        Ok(_) => true,
+        // An answer that a fallback inside made is none of the origin's.
+        Ok(response) => response.extensions().get::<FallbackMade>().is_none(),
         Err(Error::Reqwest(error)) => !error.is_builder(),
         // Of another middleware, such as one that could not get a token.
         Err(error) => Rejection::find(error).is_some() || retried(error).is_some(),
