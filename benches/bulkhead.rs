@@ -83,26 +83,18 @@ fn free_slot(c: &mut Criterion) {
     group.bench_function("Semaphore::acquire", |bencher| {
         bencher.iter(|| drop(black_box(&semaphore).acquire().now_or_never().unwrap().unwrap()));
     });
-    for (name, client) in [
-        ("no-op layer", client(Noop, 0)),
-        ("Bulkhead layer", client(Bulkhead::per_origin(64).unwrap(), 0)),
-    ] {
+    for (name, client) in
+        [("no-op layer", client(Noop, 0)), ("Bulkhead layer", client(Bulkhead::per_origin(64).unwrap(), 0))]
+    {
         group.bench_function(name, |bencher| bencher.iter(|| black_box(call(&client))));
     }
     group.finish();
 }
 
 fn body(c: &mut Criterion) {
-    let watched = Bulkhead::builder()
-        .max_concurrent(64)
-        .hold(Until::BodyEnd)
-        .build()
-        .unwrap();
+    let watched = Bulkhead::builder().max_concurrent(64).hold(Until::BodyEnd).build().unwrap();
     let mut group = c.benchmark_group(format!("{FRAMES} frames"));
-    for (name, client) in [
-        ("plain body", client(Noop, FRAMES)),
-        ("watched body", client(watched, FRAMES)),
-    ] {
+    for (name, client) in [("plain body", client(Noop, FRAMES)), ("watched body", client(watched, FRAMES))] {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 let mut response = call(&client);

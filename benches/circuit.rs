@@ -25,9 +25,7 @@ const ORIGINS: usize = 1_000;
 fn requests(number: usize) -> Vec<Request> {
     (0..number)
         .map(|n| {
-            let url = format!("https://service-{n}.internal.example.com/v1/items")
-                .parse()
-                .unwrap();
+            let url = format!("https://service-{n}.internal.example.com/v1/items").parse().unwrap();
             Request::new(Method::GET, url)
         })
         .collect()
@@ -35,9 +33,7 @@ fn requests(number: usize) -> Vec<Request> {
 
 /// The keys of `requests` in a plain map.
 fn plain_map(requests: &[Request]) -> HashMap<StoredKey, usize, RandomState> {
-    let keys = requests
-        .iter()
-        .map(|request| LookupKey::of(request.url()).unwrap().to_stored());
+    let keys = requests.iter().map(|request| LookupKey::of(request.url()).unwrap().to_stored());
     keys.zip(0..).collect()
 }
 
@@ -67,11 +63,7 @@ where
                 })
             })
             .collect();
-        running
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .max()
-            .unwrap_or_default()
+        running.into_iter().map(|thread| thread.join().unwrap()).max().unwrap_or_default()
     })
 }
 
@@ -127,9 +119,7 @@ fn refused(c: &mut Criterion) {
     let requests = requests(ORIGINS);
     let breaker = CircuitBreaker::default();
     for request in &requests {
-        breaker
-            .set_mode(request.url().as_str(), CircuitMode::ForcedOpen)
-            .unwrap();
+        breaker.set_mode(request.url().as_str(), CircuitMode::ForcedOpen).unwrap();
     }
     let floor = plain_map(&requests);
     let mut group = c.benchmark_group("refused");

@@ -30,11 +30,7 @@ fn on_threads(threads: usize, iters: u64, work: &(impl Fn() + Sync)) -> Duration
             begin.elapsed()
         };
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        running
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .max()
-            .unwrap_or_default()
+        running.into_iter().map(|thread| thread.join().unwrap()).max().unwrap_or_default()
     })
 }
 
@@ -101,10 +97,7 @@ fn first_attempt(c: &mut Criterion) {
     for (name, client) in [
         ("no-op", client(Noop)),
         ("Retry", client(Retry::default())),
-        (
-            "reqwest-retry",
-            client(RetryTransientMiddleware::new_with_policy(policy)),
-        ),
+        ("reqwest-retry", client(RetryTransientMiddleware::new_with_policy(policy))),
     ] {
         bench(&mut group, name, || {
             let request = Request::new(Method::GET, url.clone());

@@ -20,11 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (payments, _port) = reserve_dead_port()?;
 
     let breaker = CircuitBreaker::builder()
-        .defaults(|circuit| {
-            circuit
-                .trip(Trip::consecutive(5))
-                .open_for(Duration::from_secs(30))
-        })
+        .defaults(|circuit| circuit.trip(Trip::consecutive(5)).open_for(Duration::from_secs(30)))
         // What is not said here is as in `defaults`: payments rest for 30 s as well.
         .origin(&payments, |circuit| circuit.trip(Trip::consecutive(2)))
         .build()?;
@@ -89,17 +85,13 @@ fn check(
     consecutive_failures: u32,
     rejected: u64,
 ) -> Result<(), String> {
-    let circuit = breaker
-        .snapshot(origin)
-        .ok_or_else(|| format!("{origin} has no circuit"))?;
+    let circuit = breaker.snapshot(origin).ok_or_else(|| format!("{origin} has no circuit"))?;
     let found = (circuit.state, circuit.consecutive_failures, circuit.rejected);
     let due = (state, consecutive_failures, rejected);
     if found == due {
         return Ok(());
     }
-    Err(format!(
-        "{origin}: state, failures and rejections are {found:?} instead of {due:?}"
-    ))
+    Err(format!("{origin}: state, failures and rejections are {found:?} instead of {due:?}"))
 }
 
 /// Serves until the program ends: books, and a search that fails.

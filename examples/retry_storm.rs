@@ -56,10 +56,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let bare = chain();
     let retries_alone = chain().with(retry().budget(RetryBudget::unlimited()).build()?);
     let with_a_budget = chain().with(retry().budget(budget()?).build()?);
-    let full_chain = chain()
-        .with(Deadline::after(10 * SECOND))
-        .with(retry().budget(budget()?).build()?)
-        .with(breaker);
+    let full_chain =
+        chain().with(Deadline::after(10 * SECOND)).with(retry().budget(budget()?).build()?).with(breaker);
     let mut play = Play {
         sides: [
             Side::new(bare).await?,
@@ -81,17 +79,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Retries, after up to 50, 100 and 200 ms.
 fn retry() -> RetryBuilder {
-    Retry::builder()
-        .max_retries(MAX_RETRIES)
-        .backoff(Duration::from_millis(50), Duration::from_millis(200))
+    Retry::builder().max_retries(MAX_RETRIES).backoff(Duration::from_millis(50), Duration::from_millis(200))
 }
 
 fn budget() -> Result<RetryBudget, ConfigError> {
-    RetryBudget::builder()
-        .ratio(1.0 / f64::from(CALLS_PER_RETRY))
-        .min_per_second(1)
-        .window(WINDOW)
-        .build()
+    RetryBudget::builder().ratio(1.0 / f64::from(CALLS_PER_RETRY)).min_per_second(1).window(WINDOW).build()
 }
 
 const NAMES: [&str; 4] = ["bare client", "retries alone", "with a budget", "full chain"];
@@ -211,9 +203,7 @@ impl Service {
             requests: AtomicU32::new(0),
             failing: AtomicBool::new(false),
         });
-        let routes = Router::new()
-            .route("/orders", get(orders))
-            .with_state(Arc::clone(&service));
+        let routes = Router::new().route("/orders", get(orders)).with_state(Arc::clone(&service));
         tokio::spawn(async { axum::serve(listener, routes).await });
         Ok(service)
     }
@@ -221,11 +211,7 @@ impl Service {
 
 async fn orders(State(service): State<Arc<Service>>) -> StatusCode {
     service.requests.fetch_add(1, Ordering::SeqCst);
-    if service.failing.load(Ordering::SeqCst) {
-        StatusCode::SERVICE_UNAVAILABLE
-    } else {
-        StatusCode::OK
-    }
+    if service.failing.load(Ordering::SeqCst) { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }
 }
 
 /// Prints what came of the outage, and fails where it is not what it has to be.
@@ -236,18 +222,12 @@ fn check(before: &Act, outage: &Act, after: &Act) -> Result<(), Box<dyn Error>> 
     let [.., full_chain] = &outage.counts;
     let claims = [
         (calls..=calls, "each call is one request".to_owned()),
-        (
-            in_vain..=in_vain,
-            format!("1 + {MAX_RETRIES} retries, all in vain"),
-        ),
+        (in_vain..=in_vain, format!("1 + {MAX_RETRIES} retries, all in vain")),
         (
             calls + 1..=calls + paying / CALLS_PER_RETRY + FLOOR,
             format!("1 + (1/{CALLS_PER_RETRY} of the {paying} calls so far + a floor of {FLOOR}) / {calls}"),
         ),
-        (
-            1..=calls / 4,
-            format!("{} calls were rejected, and not sent", full_chain.rejected),
-        ),
+        (1..=calls / 4, format!("{} calls were rejected, and not sent", full_chain.rejected)),
     ];
 
     println!("\nThe outage, {calls} calls of each client:\n");
@@ -268,10 +248,7 @@ fn check(before: &Act, outage: &Act, after: &Act) -> Result<(), Box<dyn Error>> 
     }
     let arrived = after.counts.each_ref().map(|count| count.requests);
     if arrived != [after.calls; 4] {
-        broken.push(format!(
-            "after the outage {arrived:?} of {} calls arrived",
-            after.calls
-        ));
+        broken.push(format!("after the outage {arrived:?} of {} calls arrived", after.calls));
     }
     if broken.is_empty() {
         println!("\nIn the last second every call got through again, with all four.");

@@ -32,40 +32,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // Every part has a default but the bulkhead: only you know what the service can bear.
     let resilience = Resilience::builder()
-        .fallback(Fallback::new(|_| async {
-            Ok(http::Response::new("yesterday's orders").into())
-        }))
+        .fallback(Fallback::new(|_| async { Ok(http::Response::new("yesterday's orders").into()) }))
         .deadline(Duration::from_secs(5))
-        .retry(
-            Retry::builder()
-                .backoff(Duration::from_millis(20), Duration::from_millis(100))
-                .build()?,
-        )
+        .retry(Retry::builder().backoff(Duration::from_millis(20), Duration::from_millis(100)).build()?)
         .breaker(
             CircuitBreaker::builder()
-                .defaults(|circuit| {
-                    circuit
-                        .trip(Trip::consecutive(3))
-                        .open_for(Duration::from_secs(1))
-                })
+                .defaults(|circuit| circuit.trip(Trip::consecutive(3)).open_for(Duration::from_secs(1)))
                 .build()?,
         )
-        .bulkhead(
-            Bulkhead::builder()
-                .max_concurrent(2)
-                .max_wait(Duration::from_secs(2))
-                .build()?,
-        )
+        .bulkhead(Bulkhead::builder().max_concurrent(2).max_wait(Duration::from_secs(2)).build()?)
         .attempt_deadline(Duration::from_secs(1))
         .build()?;
     let http = reqwest::Client::builder().no_proxy().build()?; // The service is on loopback.
     let client = ClientBuilder::new(http).with_resilience(&resilience).build();
-    let day = Day {
-        service,
-        url,
-        resilience,
-        client,
-    };
+    let day = Day { service, url, resilience, client };
 
     println!("Well: the layers are not to be noticed.");
     let due = Due::answers(3, "200 in 1 attempt");
@@ -89,8 +69,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     );
     println!("those after it cost the service nothing.");
     let due = Due::answers(1, "503 in 3 attempts").and(4, "yesterday's orders");
-    day.one_by_one(5, [Mood::Failing; 3], due.of_requests(3).and_open())
-        .await?;
+    day.one_by_one(5, [Mood::Failing; 3], due.of_requests(3).and_open()).await?;
 
     println!("\nWell again, and so the circuit finds with its first probe.");
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -118,11 +97,7 @@ struct Due {
 
 impl Due {
     fn answers(count: usize, answer: &str) -> Self {
-        Self {
-            answers: vec![answer.to_owned(); count],
-            requests: 0,
-            circuit: Some(CircuitState::Closed),
-        }
+        Self { answers: vec![answer.to_owned(); count], requests: 0, circuit: Some(CircuitState::Closed) }
     }
 
     fn and(mut self, count: usize, answer: &str) -> Self {
@@ -135,10 +110,7 @@ impl Due {
     }
 
     fn and_open(self) -> Self {
-        Self {
-            circuit: Some(CircuitState::Open),
-            ..self
-        }
+        Self { circuit: Some(CircuitState::Open), ..self }
     }
 }
 
@@ -234,9 +206,7 @@ struct Book {
 impl Service {
     /// Serves on a free port of loopback until the program ends.
     async fn start(&self) -> io::Result<String> {
-        let routes = Router::new()
-            .route("/orders", get(orders))
-            .with_state(self.clone());
+        let routes = Router::new().route("/orders", get(orders)).with_state(self.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         tokio::spawn(async { axum::serve(listener, routes).await });

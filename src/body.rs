@@ -39,22 +39,15 @@ pub(crate) fn watch(method: &Method, response: Response, watcher: impl Watcher) 
         watcher.end(BodyEnd::Over);
         return response;
     }
-    map_body(response, |body| {
-        Body::wrap(Watched {
-            body,
-            watcher: Some(watcher),
-        })
-    })
+    map_body(response, |body| Body::wrap(Watched { body, watcher: Some(watcher) }))
 }
 
 /// The same response with another body. `http::Response` knows no URL, so it has to be told again.
 pub(crate) fn map_body(response: Response, map: impl FnOnce(Body) -> Body) -> Response {
     let url = response.url().clone();
     let (mut parts, body) = http::Response::<Body>::from(response).into_parts();
-    let url_alone = http::Response::builder()
-        .url(url)
-        .body(())
-        .map(|tagged| tagged.into_parts().0.extensions);
+    let url_alone =
+        http::Response::builder().url(url).body(()).map(|tagged| tagged.into_parts().0.extensions);
     parts.extensions.extend(url_alone.unwrap_or_default());
     http::Response::from_parts(parts, map(body)).into()
 }

@@ -109,8 +109,7 @@ impl CircuitBreaker {
     #[must_use]
     pub fn snapshot(&self, key: &str) -> Option<CircuitSnapshot> {
         let key = Key::parse(key).ok()?;
-        self.shared
-            .change(&key, |circuit, at, _| circuit.snapshot(at.now, self.shared.zero))
+        self.shared.change(&key, |circuit, at, _| circuit.snapshot(at.now, self.shared.zero))
     }
 
     /// Puts the circuit of `key` into `mode`, and makes it where there is none, beyond

@@ -93,10 +93,7 @@ impl Bulkhead {
     ///
     /// [`ConfigError`] for 0, and beyond what a semaphore can count.
     pub fn shared(max_concurrent: usize) -> Result<Self, ConfigError> {
-        Self::builder()
-            .max_concurrent(max_concurrent)
-            .scope(Scope::shared("all"))
-            .build()
+        Self::builder().max_concurrent(max_concurrent).scope(Scope::shared("all")).build()
     }
 
     /// The longest wait of a call; none where none queues.
@@ -108,9 +105,7 @@ impl Bulkhead {
     #[must_use]
     pub fn snapshots(&self) -> Vec<BulkheadSnapshot> {
         let mut snapshots = Vec::new();
-        self.shared
-            .gates
-            .each(|gate| snapshots.push(gate.snapshot(&self.shared.limits)));
+        self.shared.gates.each(|gate| snapshots.push(gate.snapshot(&self.shared.limits)));
         snapshots.sort_by(|a, b| a.key.cmp(&b.key));
         snapshots
     }
@@ -164,8 +159,6 @@ impl QueuedFor {
 
 impl fmt::Debug for Bulkhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bulkhead")
-            .field("limits", &self.shared.limits)
-            .finish_non_exhaustive()
+        f.debug_struct("Bulkhead").field("limits", &self.shared.limits).finish_non_exhaustive()
     }
 }

@@ -59,10 +59,7 @@ impl Deadline {
     /// clock never comes.
     #[must_use]
     pub fn after(limit: Duration) -> Self {
-        Self {
-            limit,
-            reports: Arc::default(),
-        }
+        Self { limit, reports: Arc::default() }
     }
 }
 
@@ -110,18 +107,10 @@ impl Middleware for Deadline {
         next: Next<'_>,
     ) -> Result<Response> {
         let outer = DeadlineAt::of(extensions);
-        let asked = if outer.is_none() {
-            extensions.remove::<DeadlineIn>()
-        } else {
-            None
-        };
+        let asked = if outer.is_none() { extensions.remove::<DeadlineIn>() } else { None };
         let limit = asked.map_or(self.limit, |DeadlineIn(limit)| limit);
         let own = Instant::now().checked_add(limit).map(DeadlineAt);
-        let told = Told {
-            extensions,
-            outer,
-            asked,
-        };
+        let told = Told { extensions, outer, asked };
         match own {
             Some(own) if limit.is_zero() || outer.is_none_or(|outer| own < outer) => {
                 let origin = OriginRef::of(request.url()).and_then(|origin| self.reports.subject(origin));
@@ -129,14 +118,9 @@ impl Middleware for Deadline {
                 let inner = next.run(request, &mut *told.extensions);
                 // What is inside is asked first, so what ended in time, if only just, counts. With no time at
                 // all nothing is asked.
-                let result = if limit.is_zero() {
-                    None
-                } else {
-                    timeout_at(own.0, inner).await.ok()
-                };
+                let result = if limit.is_zero() { None } else { timeout_at(own.0, inner).await.ok() };
                 result.unwrap_or_else(|| {
-                    self.reports
-                        .report(origin, &CallEvent::DeadlineExceeded { limit });
+                    self.reports.report(origin, &CallEvent::DeadlineExceeded { limit });
                     Err(Rejection::DeadlineExceeded { limit }.into())
                 })
             }

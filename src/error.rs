@@ -3,7 +3,7 @@
 use crate::{
     human::Human,
     machine::{
-        circuit::Refusal,
+        call::Refusal,
         state::{CircuitMode, CircuitState},
     },
 };
@@ -141,12 +141,7 @@ impl Error for Rejected {
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Rejection::CircuitOpen {
-                circuit_key,
-                state,
-                mode,
-                retry_after,
-            } => {
+            Rejection::CircuitOpen { circuit_key, state, mode, retry_after } => {
                 write!(f, "request not sent: circuit {circuit_key} is ")?;
                 if *mode == CircuitMode::ForcedOpen {
                     return f.write_str("forced open");
@@ -157,22 +152,13 @@ impl fmt::Display for Rejected {
                     (_, None) => f.write_str("open"),
                 }
             }
-            Rejection::BulkheadFull {
-                key,
-                max_concurrent,
-                queued,
-                waited,
-            } => write!(
+            Rejection::BulkheadFull { key, max_concurrent, queued, waited } => write!(
                 f,
                 "request not sent: no free slot for {key}, {max_concurrent} in flight, {queued} queued, waited {}",
                 Human(*waited)
             ),
             Rejection::DeadlineExceeded { limit } => {
-                write!(
-                    f,
-                    "call cut off: its deadline of {} has passed, it may have been sent",
-                    Human(*limit)
-                )
+                write!(f, "call cut off: its deadline of {} has passed, it may have been sent", Human(*limit))
             }
         }
     }
@@ -206,20 +192,12 @@ impl ConfigError {
         value: impl fmt::Display,
         rule: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self {
-            field,
-            value: value.to_string(),
-            rule: rule.into(),
-            place: None,
-        }
+        Self { field, value: value.to_string(), rule: rule.into(), place: None }
     }
 
     /// Names the circuit whose settings these were.
     pub(crate) fn of(self, place: &Arc<str>) -> Self {
-        Self {
-            place: Some(Arc::clone(place)),
-            ..self
-        }
+        Self { place: Some(Arc::clone(place)), ..self }
     }
 
     /// The setting, by the name of the method that sets it.
@@ -270,15 +248,10 @@ pub struct InvalidKey {
 }
 
 impl InvalidKey {
-    pub(crate) const EMPTY: Self = Self {
-        rule: "a name must not be empty",
-    };
-    pub(crate) const NOT_A_URL: Self = Self {
-        rule: "a text with `://` must be a valid URL",
-    };
-    pub(crate) const NO_ORIGIN: Self = Self {
-        rule: "a URL must have a host and a port, its own or that of a well-known scheme",
-    };
+    pub(crate) const EMPTY: Self = Self { rule: "a name must not be empty" };
+    pub(crate) const NOT_A_URL: Self = Self { rule: "a text with `://` must be a valid URL" };
+    pub(crate) const NO_ORIGIN: Self =
+        Self { rule: "a URL must have a host and a port, its own or that of a well-known scheme" };
 
     /// What a key has to be.
     #[must_use]

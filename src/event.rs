@@ -55,10 +55,7 @@ impl Reporter {
     pub(crate) fn report_untracked(&self, max_circuits: usize, now: Tick) {
         let admitted = lock(&self.untracked).admit(now);
         if let Some(suppressed) = admitted {
-            let event = CircuitEvent::Untracked {
-                max_circuits,
-                suppressed,
-            };
+            let event = CircuitEvent::Untracked { max_circuits, suppressed };
             self.report(&[event], now);
         }
     }
@@ -73,9 +70,7 @@ impl Reporter {
 
 impl fmt::Debug for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reporter")
-            .field("listeners", &self.listeners.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Reporter").field("listeners", &self.listeners.len()).finish_non_exhaustive()
     }
 }
 
@@ -83,24 +78,11 @@ impl fmt::Debug for Reporter {
 /// [`Deadline`](crate::Deadline).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallEvent<'a> {
-    RetryScheduled {
-        attempt: u32,
-        delay: Duration,
-        reason: &'a str,
-    },
-    GivingUp {
-        attempts: u32,
-        reason: &'a str,
-    },
-    BudgetRefused {
-        attempts: u32,
-    },
-    StreamingRefused {
-        attempts: u32,
-    },
-    DeadlineExceeded {
-        limit: Duration,
-    },
+    RetryScheduled { attempt: u32, delay: Duration, reason: &'a str },
+    GivingUp { attempts: u32, reason: &'a str },
+    BudgetRefused { attempts: u32 },
+    StreamingRefused { attempts: u32 },
+    DeadlineExceeded { limit: Duration },
 }
 
 /// How many kinds of them are throttled.
@@ -121,11 +103,7 @@ impl CallEvent<'_> {
 
     pub(crate) fn trace(&self, origin: &str, suppressed: u64) {
         match *self {
-            Self::RetryScheduled {
-                attempt,
-                delay,
-                reason,
-            } => tracing::debug!(
+            Self::RetryScheduled { attempt, delay, reason } => tracing::debug!(
                 target: TARGET,
                 event = "retry.scheduled",
                 origin,
@@ -172,45 +150,28 @@ fn millis(duration: Duration) -> u64 {
 fn trace(event: &CircuitEvent) {
     let name = event.name();
     match event {
-        CircuitEvent::Opened {
-            circuit_key,
-            from,
-            reason,
-            failures,
-            calls,
-            open_for,
-            mode,
-            epoch,
-        } => tracing::warn!(
-            target: TARGET,
-            event = name,
-            circuit_key = &**circuit_key,
-            from = from.as_str(),
-            reason = reason.as_str(),
-            failures,
-            calls,
-            open_for_ms = millis(*open_for),
-            mode = mode.as_str(),
-            epoch,
-        ),
-        CircuitEvent::HalfOpen {
-            circuit_key,
-            mode,
-            epoch,
-        } => tracing::info!(
+        CircuitEvent::Opened { circuit_key, from, reason, failures, calls, open_for, mode, epoch } => {
+            tracing::warn!(
+                target: TARGET,
+                event = name,
+                circuit_key = &**circuit_key,
+                from = from.as_str(),
+                reason = reason.as_str(),
+                failures,
+                calls,
+                open_for_ms = millis(*open_for),
+                mode = mode.as_str(),
+                epoch,
+            );
+        }
+        CircuitEvent::HalfOpen { circuit_key, mode, epoch } => tracing::info!(
             target: TARGET,
             event = name,
             circuit_key = &**circuit_key,
             mode = mode.as_str(),
             epoch,
         ),
-        CircuitEvent::Closed {
-            circuit_key,
-            rejected,
-            outage,
-            mode,
-            epoch,
-        } => tracing::info!(
+        CircuitEvent::Closed { circuit_key, rejected, outage, mode, epoch } => tracing::info!(
             target: TARGET,
             event = name,
             circuit_key = &**circuit_key,
@@ -219,13 +180,7 @@ fn trace(event: &CircuitEvent) {
             mode = mode.as_str(),
             epoch,
         ),
-        CircuitEvent::Rejected {
-            circuit_key,
-            state,
-            retry_after,
-            suppressed,
-            mode,
-        } => tracing::warn!(
+        CircuitEvent::Rejected { circuit_key, state, retry_after, suppressed, mode } => tracing::warn!(
             target: TARGET,
             event = name,
             circuit_key = &**circuit_key,
@@ -234,24 +189,14 @@ fn trace(event: &CircuitEvent) {
             suppressed,
             mode = mode.as_str(),
         ),
-        CircuitEvent::ModeChanged {
-            circuit_key,
-            mode,
-            epoch,
-        } => tracing::info!(
+        CircuitEvent::ModeChanged { circuit_key, mode, epoch } => tracing::info!(
             target: TARGET,
             event = name,
             circuit_key = &**circuit_key,
             mode = mode.as_str(),
             epoch,
         ),
-        CircuitEvent::Reset {
-            circuit_key,
-            from,
-            rejected,
-            mode,
-            epoch,
-        } => tracing::info!(
+        CircuitEvent::Reset { circuit_key, from, rejected, mode, epoch } => tracing::info!(
             target: TARGET,
             event = name,
             circuit_key = &**circuit_key,
@@ -260,12 +205,7 @@ fn trace(event: &CircuitEvent) {
             mode = mode.as_str(),
             epoch,
         ),
-        CircuitEvent::Forgotten {
-            circuit_key,
-            state,
-            rejected,
-            epoch,
-        } => tracing::info!(
+        CircuitEvent::Forgotten { circuit_key, state, rejected, epoch } => tracing::info!(
             target: TARGET,
             event = name,
             circuit_key = &**circuit_key,
@@ -273,20 +213,15 @@ fn trace(event: &CircuitEvent) {
             rejected,
             epoch,
         ),
-        CircuitEvent::StaleOutcome {
-            circuit_key,
-            epoch,
-            admitted_epoch,
-        } => tracing::debug!(
+        CircuitEvent::StaleOutcome { circuit_key, epoch, admitted_epoch } => tracing::debug!(
             target: TARGET,
             event = name,
             circuit_key = &**circuit_key,
             epoch,
             admitted_epoch,
         ),
-        CircuitEvent::Untracked {
-            max_circuits,
-            suppressed,
-        } => tracing::warn!(target: TARGET, event = name, max_circuits, suppressed),
+        CircuitEvent::Untracked { max_circuits, suppressed } => {
+            tracing::warn!(target: TARGET, event = name, max_circuits, suppressed);
+        }
     }
 }

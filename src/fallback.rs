@@ -72,10 +72,7 @@ impl Fallback {
         Fut: Future<Output = Result<Response>> + Send + 'static,
     {
         let answer = move |context| -> Answering { Box::pin(answer(context)) };
-        Self {
-            answer: Answer::By(Arc::new(answer)),
-            when: None,
-        }
+        Self { answer: Answer::By(Arc::new(answer)), when: None }
     }
 
     /// Sends the request to another origin, through the rest of the chain and under that origin's circuit.
@@ -91,25 +88,18 @@ impl Fallback {
     /// [`ConfigError`] for a text that is no URL with a host and a known port.
     pub fn to_origin(url: &str) -> std::result::Result<Self, ConfigError> {
         let origin = Url::parse(url).ok().filter(|url| OriginRef::of(url).is_some());
-        origin
-            .map(bare)
-            .map(|url| Self {
-                answer: Answer::From(Arc::new(url)),
-                when: None,
-            })
-            .ok_or_else(|| {
+        origin.map(bare).map(|url| Self { answer: Answer::From(Arc::new(url)), when: None }).ok_or_else(
+            || {
                 let value = format!("{:?}", without_secrets(url));
                 ConfigError::new("to_origin", value, "must be a URL with a host and a known port")
-            })
+            },
+        )
     }
 
     /// Also where this says so of what came back: for some statuses, say, or for timeouts.
     #[must_use]
     pub fn when(self, rule: impl Fn(&Attempt<'_>) -> bool + Send + Sync + 'static) -> Self {
-        Self {
-            when: Some(Arc::new(rule)),
-            ..self
-        }
+        Self { when: Some(Arc::new(rule)), ..self }
     }
 
     /// Why the fallback is used; none where it is not.
@@ -186,10 +176,7 @@ impl Sent {
 
     fn origin(&self) -> String {
         let copied = self.copy.as_ref().and_then(|copy| OriginRef::of(copy.url()));
-        copied
-            .map(|origin| origin.to_string())
-            .or_else(|| self.origin.clone())
-            .unwrap_or_default()
+        copied.map(|origin| origin.to_string()).or_else(|| self.origin.clone()).unwrap_or_default()
     }
 }
 
@@ -216,11 +203,7 @@ impl Middleware for Fallback {
                     response.extensions_mut().insert(Original);
                     response
                 });
-                let mut answer = answer(FallbackContext {
-                    outcome,
-                    request: copy,
-                })
-                .await?;
+                let mut answer = answer(FallbackContext { outcome, request: copy }).await?;
                 if answer.extensions_mut().remove::<Original>().is_some() {
                     return Ok(answer);
                 }
@@ -277,8 +260,6 @@ impl fmt::Debug for Fallback {
             Answer::By(_) => None,
             Answer::From(url) => OriginRef::of(url).map(|origin| origin.to_string()),
         };
-        f.debug_struct("Fallback")
-            .field("to_origin", &to_origin)
-            .finish_non_exhaustive()
+        f.debug_struct("Fallback").field("to_origin", &to_origin).finish_non_exhaustive()
     }
 }

@@ -5,8 +5,9 @@ use crate::{
     key::{Key, KeyRef},
     machine::{
         budget::{BudgetCell, BudgetRule},
+        call::{Admission, Outcome, Refusal},
         cell::CircuitCell,
-        circuit::{Admission, Circuit, Outcome, Refusal},
+        circuit::Circuit,
         policy::CircuitPolicy,
         tick::Tick,
     },
@@ -33,11 +34,7 @@ impl LoneCircuit {
     #[must_use]
     pub fn closed() -> Self {
         let cell = CircuitCell::vacant();
-        cell.occupy(Circuit::new(
-            "lone".into(),
-            Arc::new(CircuitPolicy::default()),
-            BIRTH,
-        ));
+        cell.occupy(Circuit::new("lone".into(), Arc::new(CircuitPolicy::default()), BIRTH));
         Self(cell)
     }
 
@@ -91,11 +88,7 @@ impl LoneBudget {
     #[must_use]
     pub fn new() -> Self {
         let cell = BudgetCell::new(BudgetRule::default());
-        Self {
-            generation: cell.generation(),
-            cell,
-            zero: Instant::now(),
-        }
+        Self { generation: cell.generation(), cell, zero: Instant::now() }
     }
 
     /// A call was sent.

@@ -60,11 +60,9 @@ impl Key {
     pub(crate) fn as_ref(&self) -> KeyRef<'_> {
         match self.shape {
             Shape::Name => KeyRef::Name(&self.text),
-            Shape::Origin { port, .. } => KeyRef::Origin(OriginRef {
-                scheme: self.scheme(),
-                host: self.host(),
-                port,
-            }),
+            Shape::Origin { port, .. } => {
+                KeyRef::Origin(OriginRef { scheme: self.scheme(), host: self.host(), port })
+            }
         }
     }
 
@@ -103,10 +101,7 @@ pub(crate) fn without_secrets(text: &str) -> String {
 impl KeyRef<'_> {
     pub(crate) fn to_key(self) -> Key {
         match self {
-            Self::Name(name) => Key {
-                text: name.into(),
-                shape: Shape::Name,
-            },
+            Self::Name(name) => Key { text: name.into(), shape: Shape::Name },
             Self::Origin(origin) => Key {
                 text: origin.to_string().into(),
                 shape: Shape::Origin {
@@ -130,10 +125,7 @@ impl Hash for KeyRef<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let (text, rest) = match self {
             Self::Name(name) => (*name, 0),
-            Self::Origin(origin) => (
-                origin.host,
-                u64::from(origin.port) << 32 | origin.scheme.len() as u64,
-            ),
+            Self::Origin(origin) => (origin.host, u64::from(origin.port) << 32 | origin.scheme.len() as u64),
         };
         state.write(text.as_bytes());
         state.write_u64(rest ^ (text.len() as u64) << 48);
@@ -191,14 +183,7 @@ mod tests {
 
     #[test]
     fn the_text_of_a_key_is_the_key() {
-        for text in [
-            "http://a",
-            "http://a.",
-            "http://a..",
-            "http://.",
-            "https://[::1]",
-            "reports",
-        ] {
+        for text in ["http://a", "http://a.", "http://a..", "http://.", "https://[::1]", "reports"] {
             let key = Key::parse(text).unwrap();
             assert_eq!(Key::parse(key.text()), Ok(key));
         }

@@ -6,10 +6,12 @@
 //! - [`circuit`] is the state machine: `&mut self`, no atomics, every decision.
 //! - [`cell`] shares one circuit between threads: a word to read, a lock to change.
 //! - [`budget`] says how many retries there may be, [`backoff`] how long to wait before one.
-//! - The rest are their parts: [`word`], [`window`], [`trip`], [`policy`], [`throttle`], [`tick`].
+//! - [`call`] is what goes in and out of a circuit. The rest are their parts: [`word`], [`window`], [`trip`],
+//!   [`policy`], [`throttle`], [`tick`].
 
 pub(crate) mod backoff;
 pub(crate) mod budget;
+pub(crate) mod call;
 pub(crate) mod cell;
 pub(crate) mod circuit;
 pub(crate) mod event;

@@ -183,14 +183,8 @@ pub trait ClientBuilderExt {
 
 impl ClientBuilderExt for ClientBuilder {
     fn with_resilience(self, resilience: &Resilience) -> Self {
-        let Resilience {
-            fallback,
-            deadline,
-            retry,
-            breaker,
-            bulkhead,
-            attempt_deadline,
-        } = resilience.clone();
+        let Resilience { fallback, deadline, retry, breaker, bulkhead, attempt_deadline } =
+            resilience.clone();
         let mut builder = self;
         if let Some(fallback) = fallback {
             builder = builder.with(fallback);

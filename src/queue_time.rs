@@ -26,16 +26,11 @@ impl QueueTime {
 
     /// The one that is there, or a new one laid in.
     pub(crate) fn lay_in(extensions: &mut Extensions) -> Self {
-        extensions
-            .get_or_insert_with(|| Self(Some(Arc::default())))
-            .clone()
+        extensions.get_or_insert_with(|| Self(Some(Arc::default()))).clone()
     }
 
     pub(crate) fn begin(&self) -> Running<'_> {
-        Running {
-            total: self.0.as_deref(),
-            begun: Instant::now(),
-        }
+        Running { total: self.0.as_deref(), begun: Instant::now() }
     }
 
     /// The time so far.

@@ -107,10 +107,7 @@ struct Desk {
 impl<R: Resident> Registry<R> {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            map: HashMap::builder()
-                .capacity(capacity.min(ROOM))
-                .hasher(RandomState::default())
-                .build(),
+            map: HashMap::builder().capacity(capacity.min(ROOM)).hasher(RandomState::default()).build(),
             slots: Arena::new(),
             capacity,
             desk: Mutex::new(Desk { occupied: 0, hand: 0 }),
@@ -140,11 +137,7 @@ impl<R: Resident> Registry<R> {
     fn locate(&self, key: KeyRef<'_>) -> Option<(&Slot<R>, Found<'_, R>)> {
         let address = *self.map.get(&key, &self.map.guard())?;
         let slot = self.slots.get(address.slot)?;
-        let found = Found {
-            resident: &slot.resident,
-            tenancy: address.tenancy,
-            slot: address.slot,
-        };
+        let found = Found { resident: &slot.resident, tenancy: address.tenancy, slot: address.slot };
         Some((slot, found))
     }
 
@@ -158,21 +151,12 @@ impl<R: Resident> Registry<R> {
     ) -> Arrival<'_, R> {
         let mut desk = lock(&self.desk);
         if let Some(found) = self.find(key) {
-            return Arrival {
-                found: Some(found),
-                farewell: None,
-            };
+            return Arrival { found: Some(found), farewell: None };
         }
         let Some((slot, farewell)) = self.free_slot(&mut desk, when_full, context) else {
-            return Arrival {
-                found: None,
-                farewell: None,
-            };
+            return Arrival { found: None, farewell: None };
         };
-        Arrival {
-            found: self.move_in(&mut desk, slot, key.to_key(), context),
-            farewell,
-        }
+        Arrival { found: self.move_in(&mut desk, slot, key.to_key(), context), farewell }
     }
 
     /// Who lives in a slot that was found before, whoever that is by now.
@@ -183,9 +167,7 @@ impl<R: Resident> Registry<R> {
     /// Visits all residents. Nobody comes or goes meanwhile.
     pub(crate) fn each(&self, mut visit: impl FnMut(&R)) {
         let desk = lock(&self.desk);
-        (0..desk.occupied)
-            .filter_map(|index| self.slots.get(index))
-            .for_each(|slot| visit(&slot.resident));
+        (0..desk.occupied).filter_map(|index| self.slots.get(index)).for_each(|slot| visit(&slot.resident));
     }
 
     /// A vacant slot: a new one below capacity, else one that could be spared.
@@ -255,20 +237,13 @@ impl<R: Resident> Registry<R> {
         let tenancy = slot.resident.occupy(&key, context);
         *lock(&slot.key) = Some(key.clone());
         desk.occupied = desk.occupied.max(index.saturating_add(1));
-        self.map
-            .insert(key, Address { slot: index, tenancy }, &self.map.guard());
-        Some(Found {
-            resident: &slot.resident,
-            tenancy,
-            slot: index,
-        })
+        self.map.insert(key, Address { slot: index, tenancy }, &self.map.guard());
+        Some(Found { resident: &slot.resident, tenancy, slot: index })
     }
 }
 
 impl<R: Resident> fmt::Debug for Registry<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry")
-            .field("capacity", &self.capacity)
-            .finish_non_exhaustive()
+        f.debug_struct("Registry").field("capacity", &self.capacity).finish_non_exhaustive()
     }
 }

@@ -110,10 +110,7 @@ impl Retry {
     /// The longest first wait; none where there is no retry, or a policy decides.
     pub(crate) fn min_backoff(&self) -> Option<Duration> {
         match &self.shared.pacing {
-            Pacing::Backoff {
-                max_retries: 1..,
-                backoff,
-            } => Some(backoff.min),
+            Pacing::Backoff { max_retries: 1.., backoff } => Some(backoff.min),
             Pacing::Backoff { .. } | Pacing::Policy(_) => None,
         }
     }
@@ -158,11 +155,9 @@ impl Pacing {
         match self {
             Self::Backoff { backoff, .. } => Some(backoff.wait(retries, fastrand::u64(..))),
             Self::Policy(policy) => match policy.should_retry(begun?, retries) {
-                RetryDecision::Retry { execute_after } => Some(
-                    execute_after
-                        .duration_since(SystemTime::now())
-                        .unwrap_or_default(),
-                ),
+                RetryDecision::Retry { execute_after } => {
+                    Some(execute_after.duration_since(SystemTime::now()).unwrap_or_default())
+                }
                 RetryDecision::DoNotRetry => None,
             },
         }
@@ -184,8 +179,6 @@ pub struct MaxRetries(pub u32);
 
 impl fmt::Debug for Retry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retry")
-            .field("budget", &self.shared.budget)
-            .finish_non_exhaustive()
+        f.debug_struct("Retry").field("budget", &self.shared.budget).finish_non_exhaustive()
     }
 }

@@ -35,9 +35,7 @@ mod tests {
         for value in values {
             headers.append(RETRY_AFTER, HeaderValue::from_bytes(value).unwrap());
         }
-        retry_after(&headers, || {
-            SystemTime::UNIX_EPOCH + THEN - Duration::from_secs(seconds_before)
-        })
+        retry_after(&headers, || SystemTime::UNIX_EPOCH + THEN - Duration::from_secs(seconds_before))
     }
 
     #[test]
@@ -58,10 +56,7 @@ mod tests {
     #[test]
     fn a_past_date_is_no_wait_and_a_huge_number_the_longest() {
         let mut headers = HeaderMap::new();
-        headers.append(
-            RETRY_AFTER,
-            HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT"),
-        );
+        headers.append(RETRY_AFTER, HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT"));
         assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::ZERO));
         let longest = Some(Duration::from_secs(u64::MAX));
         assert_eq!(parsed(&[b"99999999999999999999999999"], 0), longest);

@@ -77,9 +77,7 @@ impl Scope {
 
 impl fmt::Debug for SharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SharedKey")
-            .field(&without_secrets(&self.0))
-            .finish()
+        f.debug_tuple("SharedKey").field(&without_secrets(&self.0)).finish()
     }
 }
 

@@ -61,11 +61,9 @@ impl Throttles {
     #[inline]
     pub(crate) fn subject(&self, origin: OriginRef<'_>) -> Option<Subject<'_>> {
         let key = KeyRef::Origin(origin);
-        self.origins.find(key).or_else(|| {
-            self.origins
-                .find_or_create(key, WhenFull::TurnAway, &self.now())
-                .found
-        })
+        self.origins
+            .find(key)
+            .or_else(|| self.origins.find_or_create(key, WhenFull::TurnAway, &self.now()).found)
     }
 
     /// Reports `event`, unless one of its kind was reported for this origin within the last second.
@@ -103,11 +101,7 @@ impl Resident for Speaker {
     type Farewell = ();
 
     fn vacant(_: &Tick) -> Self {
-        Self(Mutex::new(Said {
-            generation: 0,
-            origin: "".into(),
-            throttles: Default::default(),
-        }))
+        Self(Mutex::new(Said { generation: 0, origin: "".into(), throttles: Default::default() }))
     }
 
     fn expendable(&self, now: &Tick) -> Option<Expendable> {

@@ -49,12 +49,7 @@ impl<'a> Attempt<'a> {
         elapsed: Duration,
         rule: &'a OutcomeRule,
     ) -> Self {
-        Self {
-            method,
-            result,
-            elapsed,
-            rule,
-        }
+        Self { method, result, elapsed, rule }
     }
 
     /// The method of the request.
@@ -116,20 +111,16 @@ impl OutcomeRule {
     #[inline]
     fn judge_status(&self, status: StatusCode, elapsed: Duration) -> Verdict {
         let slow = self.slow_call.is_some_and(|limit| limit < elapsed);
-        if slow || self.failure_statuses.contains(status) {
-            Verdict::Failure
-        } else {
-            Verdict::Success
-        }
+        if slow || self.failure_statuses.contains(status) { Verdict::Failure } else { Verdict::Success }
     }
 
     fn judge(&self, error: &Error, elapsed: Duration) -> Verdict {
         match error {
             Error::Reqwest(error) if error.is_builder() || error.is_redirect() => Verdict::Ignore,
             // A status in an error: a middleware below called `error_for_status`, and the origin did answer.
-            Error::Reqwest(error) => error
-                .status()
-                .map_or(Verdict::Failure, |status| self.judge_status(status, elapsed)),
+            Error::Reqwest(error) => {
+                error.status().map_or(Verdict::Failure, |status| self.judge_status(status, elapsed))
+            }
             Error::Middleware(_) => match (Rejection::find(error), retried(error)) {
                 (Some(rejection), _) if rejection.is_unsent() => Verdict::Ignore,
                 (Some(_), _) => Verdict::Failure,
@@ -168,15 +159,8 @@ pub(crate) struct StatusSet([u64; WORDS]);
 impl StatusSet {
     /// Every status from 100 to 999, which is what HTTP can carry (RFC 9110, 15); anything else is an error.
     pub(crate) fn checked(field: &'static str, statuses: &[u16]) -> Result<Self, ConfigError> {
-        match statuses
-            .iter()
-            .find(|status| !(LOWEST..=HIGHEST).contains(*status))
-        {
-            Some(status) => Err(ConfigError::new(
-                field,
-                status,
-                "a status must be between 100 and 999",
-            )),
+        match statuses.iter().find(|status| !(LOWEST..=HIGHEST).contains(*status)) {
+            Some(status) => Err(ConfigError::new(field, status, "a status must be between 100 and 999")),
             None => Ok(Self::of(statuses.iter().copied())),
         }
     }
@@ -197,9 +181,7 @@ impl StatusSet {
     #[inline]
     pub(crate) fn contains(&self, status: StatusCode) -> bool {
         let status = status.as_u16();
-        self.0
-            .get(usize::from(status / 64))
-            .is_some_and(|word| word & 1 << (status % 64) != 0)
+        self.0.get(usize::from(status / 64)).is_some_and(|word| word & 1 << (status % 64) != 0)
     }
 }
 

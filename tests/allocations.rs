@@ -42,14 +42,9 @@ fn allocations(client: &ClientWithMiddleware, key: Option<&CircuitKey>) -> u64 {
         }
         let mut response = None;
         let counted = allocation_counter::measure(|| {
-            response = client
-                .execute_with_extensions(request, &mut extensions)
-                .now_or_never();
+            response = client.execute_with_extensions(request, &mut extensions).now_or_never();
         });
-        assert_eq!(
-            response.expect("the transport answers at once").unwrap().status(),
-            200
-        );
+        assert_eq!(response.expect("the transport answers at once").unwrap().status(), 200);
         counted.count_total
     };
     // The transport notes each URL in a list that grows now and then: the least of many calls has no such share.

@@ -53,39 +53,14 @@ const RESERVED: [(&str, &[&str]); 7] = [
             "fallback.rs",
         ],
     ),
-    (
-        "async fn",
-        &[
-            "breaker/middleware.rs",
-            "bulkhead/",
-            "retry/",
-            "deadline.rs",
-            "fallback.rs",
-        ],
-    ),
+    ("async fn", &["breaker/middleware.rs", "bulkhead/", "retry/", "deadline.rs", "fallback.rs"]),
     ("HttpBody for", &["body.rs"]),
-    (
-        "SystemTime",
-        &[
-            "retry_after.rs",
-            "breaker/permit.rs",
-            "retry.rs",
-            "retry/series.rs",
-        ],
-    ),
+    ("SystemTime", &["retry_after.rs", "breaker/permit.rs", "retry.rs", "retry/series.rs"]),
 ];
 
 /// What the machine must not name: it is told the time, and knows of no runtime and no protocol.
-const OUTSIDE: [&str; 8] = [
-    "async",
-    ".await",
-    "tokio",
-    "reqwest::",
-    "http::",
-    "tracing",
-    "Instant::now",
-    "fastrand",
-];
+const OUTSIDE: [&str; 8] =
+    ["async", ".await", "tokio", "reqwest::", "http::", "tracing", "Instant::now", "fastrand"];
 
 /// The code of every source file by its path below `src`, without comments, unit tests and the models.
 fn sources() -> BTreeMap<String, String> {
@@ -106,18 +81,12 @@ fn sources() -> BTreeMap<String, String> {
 }
 
 fn below(root: &Path, path: &Path) -> String {
-    path.strip_prefix(root)
-        .unwrap()
-        .to_string_lossy()
-        .replace('\\', "/")
+    path.strip_prefix(root).unwrap().to_string_lossy().replace('\\', "/")
 }
 
 fn code(source: &str) -> String {
     let production = source.split("#[cfg(test)]").next().unwrap_or_default();
-    let lines: Vec<&str> = production
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"))
-        .collect();
+    let lines: Vec<&str> = production.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     lines.join("\n")
 }
 
@@ -173,10 +142,7 @@ fn word(text: &str) -> Option<String> {
 #[test]
 fn every_module_has_a_floor() {
     for path in sources().keys().filter(|path| *path != "lib.rs") {
-        assert!(
-            floor(module(path)).is_some(),
-            "{path} is on no floor: add it to FLOORS"
-        );
+        assert!(floor(module(path)).is_some(), "{path} is on no floor: add it to FLOORS");
     }
 }
 
@@ -215,20 +181,11 @@ fn the_machine_is_pure() {
 fn what_is_reserved_is_named_where_it_belongs() {
     let sources = sources();
     for (word, owners) in RESERVED {
-        let users: Vec<&str> = sources
-            .iter()
-            .filter(|(_, code)| code.contains(word))
-            .map(|(path, _)| path.as_str())
-            .collect();
-        assert!(
-            !users.is_empty(),
-            "nobody names `{word}`: is the rule still true?"
-        );
+        let users: Vec<&str> =
+            sources.iter().filter(|(_, code)| code.contains(word)).map(|(path, _)| path.as_str()).collect();
+        assert!(!users.is_empty(), "nobody names `{word}`: is the rule still true?");
         for path in users {
-            assert!(
-                owners.iter().any(|owner| path.starts_with(owner)),
-                "{path} names `{word}`"
-            );
+            assert!(owners.iter().any(|owner| path.starts_with(owner)), "{path} names `{word}`");
         }
     }
 }

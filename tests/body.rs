@@ -30,11 +30,7 @@ const REST: &str = "world";
 fn watching(failures: u32) -> CircuitBreakerBuilder {
     CircuitBreaker::builder()
         .observe(Until::BodyEnd)
-        .defaults(|circuit| {
-            circuit
-                .trip(Trip::consecutive(failures))
-                .open_for(Duration::from_secs(3_600))
-        })
+        .defaults(|circuit| circuit.trip(Trip::consecutive(failures)).open_for(Duration::from_secs(3_600)))
 }
 
 /// One failure opens, the next call is a probe at once; bodies have a say.
@@ -92,9 +88,7 @@ async fn server(failures: usize, cue: &Cue, ending: Ending) -> Server {
 async fn answer(conversation: Conversation, cue: &Cue, ending: Ending) -> Option<Conversation> {
     let request = conversation.request.clone();
     if request.starts_with("HEAD") {
-        return conversation
-            .send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n")
-            .await;
+        return conversation.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n").await;
     }
     if request.starts_with("GET /204") {
         return conversation.send("HTTP/1.1 204 No Content\r\n\r\n").await;
@@ -110,11 +104,7 @@ async fn answer(conversation: Conversation, cue: &Cue, ending: Ending) -> Option
         return None;
     }
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
-    let first_part = if matches!(ending, Ending::BadChunk) {
-        chunked
-    } else {
-        FIRST_PART
-    };
+    let first_part = if matches!(ending, Ending::BadChunk) { chunked } else { FIRST_PART };
     let conversation = conversation.send(first_part).await?;
     cue.wait().await;
     match ending {
@@ -151,10 +141,9 @@ fn failures(breaker: &CircuitBreaker, server: &Server) -> u32 {
 
 #[tokio::test]
 async fn f62_truncated_bodies_open_the_circuit_where_bodies_have_a_say() {
-    for (observe, sent, expected) in [
-        (Until::Headers, 10, CircuitState::Closed),
-        (Until::BodyEnd, 4, CircuitState::Open),
-    ] {
+    for (observe, sent, expected) in
+        [(Until::Headers, 10, CircuitState::Closed), (Until::BodyEnd, 4, CircuitState::Open)]
+    {
         let cue = Cue::new();
         cue.0.add_permits(10);
         let server = server(0, &cue, Ending::Truncated).await;
@@ -180,12 +169,7 @@ async fn f62_truncated_bodies_open_the_circuit_where_bodies_have_a_say() {
 
 #[tokio::test]
 async fn a_body_that_breaks_is_a_failure_at_once_and_the_headers_alone_are_nothing_yet() {
-    for ending in [
-        Ending::Truncated,
-        Ending::Reset,
-        Ending::BadChunk,
-        Ending::Stalled,
-    ] {
+    for ending in [Ending::Truncated, Ending::Reset, Ending::BadChunk, Ending::Stalled] {
         let cue = Cue::new();
         let server = server(1, &cue, ending).await;
         let breaker = watching(2).build().unwrap();
@@ -194,11 +178,7 @@ async fn a_body_that_breaks_is_a_failure_at_once_and_the_headers_alone_are_nothi
         assert_eq!(call(&client, &server.url()).await, Saw::Status(503));
         let mut response = get(&client, &server.url()).await;
         assert_eq!(response.chunk().await.unwrap().unwrap(), "hello");
-        assert_eq!(
-            failures(&breaker, &server),
-            1,
-            "{ending:?}: a success would have cleared it"
-        );
+        assert_eq!(failures(&breaker, &server), 1, "{ending:?}: a success would have cleared it");
         cue.give();
         assert!(response.chunk().await.is_err(), "{ending:?}");
         assert_eq!(state(&breaker, &server.key()), CircuitState::Open, "{ending:?}");
@@ -256,10 +236,7 @@ async fn what_the_reader_takes_is_not_charged_to_the_origin() {
     let clock = ManualClock::new();
     let breaker = watching(1).clock(clock.clone()).defaults(|circuit| {
         let patience = Duration::from_secs(1);
-        circuit
-            .trip(Trip::consecutive(1))
-            .slow_call(patience)
-            .abandoned_after(patience)
+        circuit.trip(Trip::consecutive(1)).slow_call(patience).abandoned_after(patience)
     });
     let breaker = breaker.build().unwrap();
     let client = network(&breaker);
@@ -278,12 +255,8 @@ async fn what_the_reader_takes_is_not_charged_to_the_origin() {
 
 #[tokio::test]
 async fn f63_a_probe_without_a_body_to_read_closes_the_circuit() {
-    for (method, path) in [
-        (Method::GET, ""),
-        (Method::HEAD, ""),
-        (Method::GET, "204"),
-        (Method::GET, "101"),
-    ] {
+    for (method, path) in [(Method::GET, ""), (Method::HEAD, ""), (Method::GET, "204"), (Method::GET, "101")]
+    {
         let server = server(1, &Cue::new(), Ending::Whole).await;
         let breaker = probing();
         let client = network(&breaker);
@@ -291,27 +264,17 @@ async fn f63_a_probe_without_a_body_to_read_closes_the_circuit() {
         let url = format!("{}{path}", server.url());
         let response = client.request(method.clone(), url).send().await.unwrap();
         let has_body = method == Method::GET && path.is_empty();
-        assert_eq!(
-            state(&breaker, &server.key()) == CircuitState::HalfOpen,
-            has_body,
-            "{method} {path}"
-        );
+        assert_eq!(state(&breaker, &server.key()) == CircuitState::HalfOpen, has_body, "{method} {path}");
         drop(response);
         let circuit = breaker.snapshot(&server.key()).unwrap();
-        assert_eq!(
-            (circuit.state, circuit.probes_in_flight),
-            (CircuitState::Closed, 0),
-            "{method} {path}"
-        );
+        assert_eq!((circuit.state, circuit.probes_in_flight), (CircuitState::Closed, 0), "{method} {path}");
     }
 }
 
 #[tokio::test]
 async fn a_probe_holds_its_slot_until_its_body_is_over() {
-    for (ending, expected) in [
-        (Ending::Whole, CircuitState::Closed),
-        (Ending::Truncated, CircuitState::Open),
-    ] {
+    for (ending, expected) in [(Ending::Whole, CircuitState::Closed), (Ending::Truncated, CircuitState::Open)]
+    {
         let cue = Cue::new();
         let server = server(1, &cue, ending).await;
         let breaker = probing();
@@ -320,10 +283,7 @@ async fn a_probe_holds_its_slot_until_its_body_is_over() {
         let probe = get(&client, &server.url()).await;
         assert_eq!(call(&client, &server.url()).await, Saw::Rejected);
         let circuit = breaker.snapshot(&server.key()).unwrap();
-        assert_eq!(
-            (circuit.state, circuit.probes_in_flight),
-            (CircuitState::HalfOpen, 1)
-        );
+        assert_eq!((circuit.state, circuit.probes_in_flight), (CircuitState::HalfOpen, 1));
         cue.give();
         assert_eq!(probe.text().await.is_ok(), expected == CircuitState::Closed);
         assert_eq!(state(&breaker, &server.key()), expected);
@@ -339,17 +299,11 @@ async fn a_body_that_ends_after_the_circuit_moved_on_changes_nothing() {
         let breaker = probing();
         let client = network(&breaker);
         let straggler = get(&client, &server.url()).await;
-        assert_eq!(
-            call(&client, &format!("{}503", server.url())).await,
-            Saw::Status(503)
-        );
+        assert_eq!(call(&client, &format!("{}503", server.url())).await, Saw::Status(503));
         // Half-open, with the only probe out.
         let _probe = get(&client, &server.url()).await;
         let before = breaker.snapshot(&server.key()).unwrap();
-        assert_eq!(
-            (before.state, before.probes_in_flight),
-            (CircuitState::HalfOpen, 1)
-        );
+        assert_eq!((before.state, before.probes_in_flight), (CircuitState::HalfOpen, 1));
         let log = Log::listen();
         cue.give();
         assert_eq!(straggler.text().await.is_ok(), matches!(ending, Ending::Whole));
@@ -382,11 +336,7 @@ async fn f56_a_slot_is_held_to_the_headers_or_to_the_end_of_the_body() {
             cue.give();
             if is_read && taken == 1 {
                 while response.chunk().await.unwrap().is_some() {}
-                assert_eq!(
-                    in_flight(&bulkhead),
-                    0,
-                    "read, though the response is still there"
-                );
+                assert_eq!(in_flight(&bulkhead), 0, "read, though the response is still there");
             }
             drop(response);
             assert_eq!(in_flight(&bulkhead), 0, "{hold:?} {method} {path}");
@@ -459,20 +409,13 @@ async fn five_megabytes_read_slowly_through_the_full_chain_arrive_whole() {
                 let found = "HTTP/1.1 302 Found\r\nlocation: /data?part=1\r\ncontent-length: 0\r\n\r\n";
                 return conversation.send(found).await;
             }
-            let head = format!(
-                "HTTP/1.1 200 OK\r\netag: \"v1\"\r\ncontent-length: {}\r\n\r\n",
-                body.len()
-            );
+            let head = format!("HTTP/1.1 200 OK\r\netag: \"v1\"\r\ncontent-length: {}\r\n\r\n", body.len());
             conversation.send(head).await?.send(&*body).await
         }
     })
     .await;
     let (breaker, bulkhead) = to_the_end();
-    let mut response = get(
-        &full_chain(&breaker, &bulkhead),
-        &format!("{}start", server.url()),
-    )
-    .await;
+    let mut response = get(&full_chain(&breaker, &bulkhead), &format!("{}start", server.url())).await;
 
     assert_eq!(response.status(), 200);
     assert_eq!(response.url().as_str(), format!("{}data?part=1", server.url()));
@@ -527,8 +470,5 @@ async fn trailers_arrive_and_the_watchers_wait_for_them() {
 }
 
 async fn next_frame(body: &mut Body) -> http_body::Frame<<Body as HttpBody>::Data> {
-    poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx))
-        .await
-        .unwrap()
-        .unwrap()
+    poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await.unwrap().unwrap()
 }

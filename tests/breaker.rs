@@ -74,13 +74,7 @@ impl Lab {
             .clock(clock.clone())
             .on_event(move |event| heard.lock().unwrap().push(event.clone()));
         let breaker = settings(base).build().unwrap();
-        Self {
-            client: chain(&breaker, &transport),
-            breaker,
-            clock,
-            transport,
-            events,
-        }
+        Self { client: chain(&breaker, &transport), breaker, clock, transport, events }
     }
 
     /// Sends a call that is answered with `status` if it goes out.
@@ -96,10 +90,7 @@ impl Lab {
         let early = (&mut call).now_or_never();
         self.transport.stop_holding();
         let answer = self.transport.take_held();
-        UnderWay {
-            answer: answer.unwrap_or_else(|| panic!("not sent: {early:?}")),
-            call,
-        }
+        UnderWay { answer: answer.unwrap_or_else(|| panic!("not sent: {early:?}")), call }
     }
 
     /// Sends a call that must not go out, and returns what its rejection says.
@@ -108,12 +99,7 @@ impl Lab {
         let error = self.client.get(URL).send().await.unwrap_err();
         assert_eq!(self.transport.hits(), hits);
         match Rejection::find(&error) {
-            Some(Rejection::CircuitOpen {
-                state,
-                mode,
-                retry_after,
-                ..
-            }) => (*state, *mode, *retry_after),
+            Some(Rejection::CircuitOpen { state, mode, retry_after, .. }) => (*state, *mode, *retry_after),
             _ => panic!("{error}"),
         }
     }
@@ -383,14 +369,8 @@ async fn f03_of_fifty_callers_at_once_as_many_go_through_as_there_are_probes() {
             let probes = u32::try_from(probes).unwrap();
             circuit.probes(probes).success_threshold(probes)
         });
-        let crowd = Crowd {
-            inside: Arc::default(),
-            gate: Arc::new(Semaphore::new(0)),
-        };
-        let client = ClientBuilder::new(plain_client())
-            .with(lab.breaker.clone())
-            .with(crowd.clone())
-            .build();
+        let crowd = Crowd { inside: Arc::default(), gate: Arc::new(Semaphore::new(0)) };
+        let client = ClientBuilder::new(plain_client()).with(lab.breaker.clone()).with(crowd.clone()).build();
         for _ in 0..ROUNDS {
             lab.trip_and_wait().await;
             let start = Arc::new(Barrier::new(CALLERS));
@@ -433,9 +413,7 @@ async fn until(condition: impl Fn() -> bool) {
             tokio::time::sleep(ms(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), polling)
-        .await
-        .expect("it comes true");
+    tokio::time::timeout(Duration::from_secs(10), polling).await.expect("it comes true");
 }
 
 #[tokio::test]
@@ -486,10 +464,7 @@ async fn no_more_probes_go_out_than_are_still_needed() {
     let lab = Lab::with(|circuit| circuit.probes(5).success_threshold(3));
     lab.trip_and_wait().await;
     let (first, second, dropped) = (lab.begin(), lab.begin(), lab.begin());
-    assert_eq!(
-        lab.rejection().await,
-        (CircuitState::HalfOpen, CircuitMode::Enforcing, None)
-    );
+    assert_eq!(lab.rejection().await, (CircuitState::HalfOpen, CircuitMode::Enforcing, None));
     first.ends(200).await;
     // Two in flight, two needed.
     assert_eq!(lab.refused().await, None);
@@ -527,11 +502,7 @@ async fn one_failed_probe_reopens_whatever_the_others_bring_and_the_count_starts
     lab.ends_in_vain(third, 200).await;
 
     lab.clock.advance(WAIT);
-    for state in [
-        CircuitState::HalfOpen,
-        CircuitState::HalfOpen,
-        CircuitState::Closed,
-    ] {
+    for state in [CircuitState::HalfOpen, CircuitState::HalfOpen, CircuitState::Closed] {
         lab.send(200).await;
         assert_eq!(lab.state(), state);
     }
@@ -606,8 +577,7 @@ async fn f12_jitter_spreads_the_probes_of_a_fleet_and_brings_none_forward() {
         let mut waits = HashSet::new();
         for _ in 0..50 {
             let lab = Lab::with(|circuit| circuit.trip(Trip::consecutive(1)).open_jitter(0.2));
-            lab.transport
-                .script([Reply::Header(503, "retry-after", retry_after)]);
+            lab.transport.script([Reply::Header(503, "retry-after", retry_after)]);
             lab.trip().await;
             lab.clock.advance(wait - A_NANO);
             let left = lab.refused().await.unwrap();
@@ -710,10 +680,7 @@ async fn a_wait_of_zero_makes_the_very_next_call_a_probe() {
 #[tokio::test]
 async fn the_longest_lease_and_limits_are_never_reached() {
     let lab = Lab::with(|circuit| {
-        circuit
-            .probe_lease(Duration::MAX)
-            .slow_call(Duration::MAX)
-            .abandoned_after(Duration::MAX)
+        circuit.probe_lease(Duration::MAX).slow_call(Duration::MAX).abandoned_after(Duration::MAX)
     });
     lab.trip_and_wait().await;
     let probe = lab.begin();
@@ -845,15 +812,7 @@ async fn f69_shadow_tells_the_whole_story_and_refuses_nobody() {
     assert_eq!(lab.state(), CircuitState::Closed);
 
     assert_eq!(lab.transport.hits(), 4 + 3 + 1 + 2);
-    assert_eq!(
-        log.events(),
-        [
-            "circuit.opened",
-            "circuit.rejected",
-            "circuit.half_open",
-            "circuit.closed"
-        ]
-    );
+    assert_eq!(log.events(), ["circuit.opened", "circuit.rejected", "circuit.half_open", "circuit.closed"]);
     assert!(log.lines().iter().all(|line| line.get("mode") == "shadow"));
     assert_eq!(log.of("circuit.closed")[0].get("rejected"), "5");
 }
@@ -863,10 +822,7 @@ async fn forced_open_rejects_every_call_and_names_no_time() {
     let lab = Lab::new();
     lab.set_mode(CircuitMode::ForcedOpen);
     for rejected in 1..=3 {
-        assert_eq!(
-            lab.rejection().await,
-            (CircuitState::Closed, CircuitMode::ForcedOpen, None)
-        );
+        assert_eq!(lab.rejection().await, (CircuitState::Closed, CircuitMode::ForcedOpen, None));
         assert_eq!(lab.snapshot().rejected, rejected);
     }
     lab.set_mode(CircuitMode::Enforcing);
@@ -875,10 +831,7 @@ async fn forced_open_rejects_every_call_and_names_no_time() {
     lab.trip().await;
     lab.set_mode(CircuitMode::ForcedOpen);
     for _ in 0..2 {
-        assert_eq!(
-            lab.rejection().await,
-            (CircuitState::Open, CircuitMode::ForcedOpen, None)
-        );
+        assert_eq!(lab.rejection().await, (CircuitState::Open, CircuitMode::ForcedOpen, None));
         assert_eq!(lab.snapshot().retry_after, None);
         lab.clock.advance(WAIT);
     }
@@ -1003,10 +956,7 @@ async fn a_snapshot_prints_as_one_line_in_every_state() {
     assert_eq!(line(), " open (shadow), next call probes, 1 rejected");
     lab.set_mode(CircuitMode::Enforcing);
     let first = lab.begin();
-    assert_eq!(
-        line(),
-        " half_open, next call probes, 1 probe in flight, 1 rejected"
-    );
+    assert_eq!(line(), " half_open, next call probes, 1 probe in flight, 1 rejected");
     let second = lab.begin();
     assert_eq!(line(), " half_open, 2 probes in flight, 1 rejected");
     first.ends(200).await;
@@ -1117,34 +1067,18 @@ async fn every_change_begins_a_higher_epoch_and_nothing_else_does() {
 #[tokio::test]
 async fn snapshots_come_sorted_and_are_found_by_any_url_of_their_origin() {
     let lab = Lab::new();
-    for url in [
-        "http://b.example.com/x",
-        "http://a.example.com:8080",
-        "https://a.example.com",
-    ] {
+    for url in ["http://b.example.com/x", "http://a.example.com:8080", "https://a.example.com"] {
         call(&lab.client, url).await;
     }
     lab.breaker.set_mode("reports", CircuitMode::Shadow).unwrap();
-    let keys: Vec<_> = lab
-        .breaker
-        .snapshots()
-        .iter()
-        .map(|circuit| circuit.circuit_key.to_string())
-        .collect();
+    let keys: Vec<_> =
+        lab.breaker.snapshots().iter().map(|circuit| circuit.circuit_key.to_string()).collect();
     assert_eq!(
         keys,
-        [
-            "http://a.example.com:8080",
-            "http://b.example.com:80",
-            "https://a.example.com:443",
-            "reports"
-        ]
+        ["http://a.example.com:8080", "http://b.example.com:80", "https://a.example.com:443", "reports"]
     );
     for (asked, found) in [
-        (
-            "HTTPS://A.example.com/path?query",
-            Some("https://a.example.com:443"),
-        ),
+        ("HTTPS://A.example.com/path?query", Some("https://a.example.com:443")),
         ("http://b.example.com:80", Some("http://b.example.com:80")),
         ("reports", Some("reports")),
         ("http://a.example.com", None),
@@ -1153,11 +1087,7 @@ async fn snapshots_come_sorted_and_are_found_by_any_url_of_their_origin() {
         ("http://", None),
     ] {
         let circuit = lab.breaker.snapshot(asked);
-        assert_eq!(
-            circuit.as_ref().map(|circuit| &*circuit.circuit_key),
-            found,
-            "{asked}"
-        );
+        assert_eq!(circuit.as_ref().map(|circuit| &*circuit.circuit_key), found, "{asked}");
     }
 }
 
@@ -1179,12 +1109,7 @@ async fn a_reset_closes_clears_and_gives_the_mode_of_the_settings_back() {
     assert_eq!((now.rejected, now.opened_at), (0, None));
     assert!(matches!(
         lab.events()[..],
-        [CircuitEvent::Reset {
-            from: CircuitState::HalfOpen,
-            rejected: 1,
-            mode: CircuitMode::Shadow,
-            ..
-        }]
+        [CircuitEvent::Reset { from: CircuitState::HalfOpen, rejected: 1, mode: CircuitMode::Shadow, .. }]
     ));
     lab.ends_in_vain(probe, 503).await;
     // The next outage begins with the shortest wait.

@@ -34,11 +34,7 @@ const THIRD: &str = "http://third.example.com/";
 
 /// So many retries per call, and so many more, in a second of this clock.
 fn on(clock: &ManualClock, ratio: f64, floor: u32) -> RetryBudgetBuilder {
-    RetryBudget::builder()
-        .ratio(ratio)
-        .min_per_second(floor)
-        .window(SECOND)
-        .clock(clock.clone())
+    RetryBudget::builder().ratio(ratio).min_per_second(floor).window(SECOND).clock(clock.clone())
 }
 
 /// The same, in a second that never ends.
@@ -48,10 +44,7 @@ fn budget(ratio: f64, floor: u32) -> RetryBudget {
 
 /// Waits as little as it can and stops for no reason of its own.
 fn eager(budget: &RetryBudget) -> RetryBuilder {
-    Retry::builder()
-        .max_retries(u32::MAX)
-        .backoff(Duration::ZERO, Duration::ZERO)
-        .budget(budget.clone())
+    Retry::builder().max_retries(u32::MAX).backoff(Duration::ZERO, Duration::ZERO).budget(budget.clone())
 }
 
 /// `retry → transport`.
@@ -87,13 +80,9 @@ fn f21_a_setting_that_cannot_be_is_an_error_that_names_field_and_value() {
         ("window", "9.999999ms", |budget| budget.window(NANO * 9_999_999)),
         ("max_keys", "0", |budget| budget.max_keys(0)),
         ("scope", "\"\"", |budget| budget.scope(Scope::shared(""))),
-        ("scope", "\"http://\"", |budget| {
-            budget.scope(Scope::shared("http://"))
-        }),
+        ("scope", "\"http://\"", |budget| budget.scope(Scope::shared("http://"))),
         // The first that is wrong.
-        ("ratio", "NaN", |budget| {
-            budget.ratio(f64::NAN).window(Duration::ZERO)
-        }),
+        ("ratio", "NaN", |budget| budget.ratio(f64::NAN).window(Duration::ZERO)),
     ];
     for (field, value, set) in refused {
         let error = set(RetryBudget::builder()).build().expect_err(field);
@@ -113,19 +102,10 @@ async fn extreme_settings_that_can_be_work() {
         (0, |budget| budget.ratio(0.999_999_999)),
         (1, |budget| budget.ratio(1.0)),
         (5, |budget| budget.ratio(1_000_000.0)),
-        (5, |budget| {
-            budget
-                .ratio(1_000_000.0)
-                .min_per_second(u32::MAX)
-                .window(Duration::MAX)
-        }),
-        (5, |budget| {
-            budget.ratio(0.0).min_per_second(1).window(Duration::MAX)
-        }),
+        (5, |budget| budget.ratio(1_000_000.0).min_per_second(u32::MAX).window(Duration::MAX)),
+        (5, |budget| budget.ratio(0.0).min_per_second(1).window(Duration::MAX)),
         // Four and a bit.
-        (4, |budget| {
-            budget.ratio(0.0).min_per_second(450).window(10 * MILLI)
-        }),
+        (4, |budget| budget.ratio(0.0).min_per_second(450).window(10 * MILLI)),
         (1, |budget| budget.ratio(1.0).window(10 * MILLI)),
         (1, |budget| budget.ratio(1.0).max_keys(usize::MAX)),
         (1, |budget| budget.ratio(1.0).max_keys(1)),
@@ -233,11 +213,7 @@ async fn a_thousand_failures_at_the_same_moment_get_exactly_what_they_paid_for()
 
 #[tokio::test(start_paused = true)]
 async fn f50_who_calls_little_is_retried_from_the_first_call_on() {
-    let budget = RetryBudget::builder()
-        .ratio(0.0)
-        .min_per_second(1)
-        .build()
-        .unwrap();
+    let budget = RetryBudget::builder().ratio(0.0).min_per_second(1).build().unwrap();
     let transport = Transport::answering(200);
     let client = through(eager(&budget), &transport);
     for _ in 0..5 {
@@ -276,10 +252,8 @@ async fn f52_an_origin_that_drains_its_budget_leaves_others_theirs() {
 
 #[tokio::test(start_paused = true)]
 async fn f73_calls_rejected_in_a_long_outage_fund_no_retries_after_it() {
-    let breaker = CircuitBreaker::builder()
-        .defaults(|circuit| circuit.trip(Trip::consecutive(1)))
-        .build()
-        .unwrap();
+    let breaker =
+        CircuitBreaker::builder().defaults(|circuit| circuit.trip(Trip::consecutive(1))).build().unwrap();
     let retry = eager(&budget(0.5, 0)).build().unwrap();
     let transport = Transport::answering(503);
     let client = stack([Arc::new(retry), Arc::new(breaker)], &transport);
@@ -303,10 +277,8 @@ async fn f73_calls_rejected_in_a_long_outage_fund_no_retries_after_it() {
 async fn every_call_that_was_sent_pays_in_once_whatever_became_of_it() {
     let budget = budget(1.0, 0);
     let transport = Transport::answering(200);
-    let layers: [Arc<dyn Middleware>; 2] = [
-        Arc::new(eager(&budget).build().unwrap()),
-        Arc::new(Deadline::after(SECOND)),
-    ];
+    let layers: [Arc<dyn Middleware>; 2] =
+        [Arc::new(eager(&budget).build().unwrap()), Arc::new(Deadline::after(SECOND))];
     let client = stack(layers, &transport);
     let replies = [
         Reply::Status(200),
@@ -336,50 +308,20 @@ fn once() -> Body {
 async fn a_call_that_is_not_retried_takes_no_token() {
     type Say = fn(&ClientWithMiddleware) -> RequestBuilder;
     let calls: [(Reply, Say, StopReason); 7] = [
-        (
-            Reply::Status(503),
-            |client| client.post(URL),
-            StopReason::UnsafeMethod,
-        ),
-        (
-            Reply::Status(503),
-            |client| client.put(URL).body(once()),
-            StopReason::StreamingBody,
-        ),
-        (
-            Reply::Status(503),
-            |client| client.get(URL).with_extension(NoRetry),
-            StopReason::Attempts,
-        ),
-        (
-            Reply::Status(503),
-            |client| client.get(URL).with_extension(MaxRetries(0)),
-            StopReason::Attempts,
-        ),
-        (
-            Reply::Header(503, "retry-after", "61"),
-            |client| client.get(URL),
-            StopReason::RetryAfter,
-        ),
-        (
-            Reply::Header(503, "retry-after", "1"),
-            |client| client.get(URL),
-            StopReason::Deadline,
-        ),
+        (Reply::Status(503), |client| client.post(URL), StopReason::UnsafeMethod),
+        (Reply::Status(503), |client| client.put(URL).body(once()), StopReason::StreamingBody),
+        (Reply::Status(503), |client| client.get(URL).with_extension(NoRetry), StopReason::Attempts),
+        (Reply::Status(503), |client| client.get(URL).with_extension(MaxRetries(0)), StopReason::Attempts),
+        (Reply::Header(503, "retry-after", "61"), |client| client.get(URL), StopReason::RetryAfter),
+        (Reply::Header(503, "retry-after", "1"), |client| client.get(URL), StopReason::Deadline),
         // All attempts are used. This takes the one token that it needs.
-        (
-            Reply::Status(503),
-            |client| client.get(URL).with_extension(MaxRetries(1)),
-            StopReason::Attempts,
-        ),
+        (Reply::Status(503), |client| client.get(URL).with_extension(MaxRetries(1)), StopReason::Attempts),
     ];
     for (reply, say, reason) in calls {
         let tokens = 5;
         let budget = budget(0.0, tokens);
-        let layers: [Arc<dyn Middleware>; 2] = [
-            Arc::new(Deadline::after(SECOND)),
-            Arc::new(eager(&budget).build().unwrap()),
-        ];
+        let layers: [Arc<dyn Middleware>; 2] =
+            [Arc::new(Deadline::after(SECOND)), Arc::new(eager(&budget).build().unwrap())];
         let client = stack(layers, &Transport::answering(503).then([reply]));
         let response = say(&client).send().await.unwrap();
         let report = RetryReport::of(&response).unwrap();
@@ -409,18 +351,12 @@ async fn a_breaker_outside_a_starved_retry_sees_the_last_attempt_itself() {
         (refused().await, CircuitState::Open),
         (Reply::Status(429), CircuitState::Closed),
     ] {
-        let breaker = CircuitBreaker::builder()
-            .defaults(|circuit| circuit.trip(Trip::consecutive(1)))
-            .build()
-            .unwrap();
+        let breaker =
+            CircuitBreaker::builder().defaults(|circuit| circuit.trip(Trip::consecutive(1))).build().unwrap();
         let retry = eager(&budget(0.0, 0)).build().unwrap();
         let transport = Transport::answering(200).then([reply]);
         let log = Log::listen();
-        call(
-            &stack([Arc::new(breaker.clone()), Arc::new(retry)], &transport),
-            URL,
-        )
-        .await;
+        call(&stack([Arc::new(breaker.clone()), Arc::new(retry)], &transport), URL).await;
         assert_eq!((log.of("retry.budget_refused").len(), transport.hits()), (1, 1));
         assert_eq!(state(&breaker, KEY), after);
     }
@@ -561,10 +497,8 @@ struct Rule {
 }
 
 fn rules() -> impl Strategy<Value = Rule> {
-    let thousandths = prop_oneof![
-        select(vec![0, 10, 100, 300, 600, 900, 1_000, 1_500, 10_000]),
-        0..2_000_u32,
-    ];
+    let thousandths =
+        prop_oneof![select(vec![0, 10, 100, 300, 600, 900, 1_000, 1_500, 10_000]), 0..2_000_u32,];
     let step = select(vec![4 * MILLI, 100 * MILLI, SECOND, DAY]);
     (thousandths, select(vec![0, 0, 1, 3, 25]), step).prop_map(|(thousandths, per_second, step)| Rule {
         thousandths,
@@ -648,18 +582,10 @@ async fn compare(rule: Rule, steps: Vec<Step>) {
         |_| {},
     );
     let transport = Transport::answering(503);
-    let layers: [Arc<dyn Middleware>; 3] = [
-        Arc::new(eager(&budget.build().unwrap()).build().unwrap()),
-        Arc::new(breaker),
-        Arc::new(look),
-    ];
+    let layers: [Arc<dyn Middleware>; 3] =
+        [Arc::new(eager(&budget.build().unwrap()).build().unwrap()), Arc::new(breaker), Arc::new(look)];
     let client = stack(layers, &transport);
-    let mut books = Books {
-        rule,
-        now: Duration::ZERO,
-        calls: Vec::new(),
-        retries: Vec::new(),
-    };
+    let mut books = Books { rule, now: Duration::ZERO, calls: Vec::new(), retries: Vec::new() };
     for step in steps {
         let quarter = books.rule.step / 4;
         let before = transport.hits();
@@ -673,12 +599,7 @@ async fn compare(rule: Rule, steps: Vec<Step>) {
             Step::Fail(wanted, quarters) => {
                 books.calls.push(books.now);
                 *pace.lock().unwrap() = quarters * quarter;
-                client
-                    .get(URL)
-                    .with_extension(MaxRetries(wanted))
-                    .send()
-                    .await
-                    .unwrap();
+                client.get(URL).with_extension(MaxRetries(wanted)).send().await.unwrap();
                 while hits <= wanted && books.withdraw() {
                     hits += 1;
                     books.now += quarters * quarter;

@@ -50,10 +50,7 @@ fn sized(slots: usize, queue: usize) -> BulkheadBuilder {
 
 /// `bulkhead → transport`, nothing else.
 fn chain(bulkhead: &Bulkhead, transport: &impl Last) -> ClientWithMiddleware {
-    ClientBuilder::new(plain_client())
-        .with(bulkhead.clone())
-        .with(transport.clone())
-        .build()
+    ClientBuilder::new(plain_client()).with(bulkhead.clone()).with(transport.clone()).build()
 }
 
 /// `breaker → bulkhead → transport`, nothing else.
@@ -71,11 +68,8 @@ fn behind_a_breaker(
 
 /// One failure opens for a second.
 fn brittle() -> CircuitBreakerBuilder {
-    CircuitBreaker::builder().defaults(|circuit| {
-        circuit
-            .trip(Trip::consecutive(1))
-            .open_for(Duration::from_secs(1))
-    })
+    CircuitBreaker::builder()
+        .defaults(|circuit| circuit.trip(Trip::consecutive(1)).open_for(Duration::from_secs(1)))
 }
 
 /// A call in a task of its own.
@@ -221,11 +215,7 @@ impl Middleware for Streaming {
 async fn f53_a_thousand_calls_dropped_at_random_moments_leave_exactly_the_configured_slots() {
     for hold in [Until::Headers, Until::BodyEnd] {
         let busy = Busy::default();
-        let bulkhead = sized(3, 8)
-            .max_wait(Duration::from_secs(60))
-            .hold(hold)
-            .build()
-            .unwrap();
+        let bulkhead = sized(3, 8).max_wait(Duration::from_secs(60)).hold(hold).build().unwrap();
         let client = chain(&bulkhead, &busy);
         let mut callers = JoinSet::new();
         for _ in 0..20 {
@@ -241,11 +231,7 @@ async fn f53_a_thousand_calls_dropped_at_random_moments_leave_exactly_the_config
         }
         callers.join_all().await;
         assert_eq!(in_flight_and_queued(&bulkhead), (0, 0), "{hold:?}");
-        assert_eq!(
-            busy.peak.load(Ordering::SeqCst),
-            3,
-            "{hold:?}: all slots were in use"
-        );
+        assert_eq!(busy.peak.load(Ordering::SeqCst), 3, "{hold:?}: all slots were in use");
 
         let transport = Transport::answering(200);
         transport.hold();
@@ -351,11 +337,7 @@ async fn f55_any_sizes_let_a_call_through_to_an_idle_server() {
         let bulkhead = sized(slots, queue).max_wait(wait).build().unwrap();
         let client = chain(&bulkhead, &Transport::answering(200));
         for _ in 0..3 {
-            assert_eq!(
-                call(&client, URL).await,
-                Saw::Status(200),
-                "{slots} {queue} {wait:?}"
-            );
+            assert_eq!(call(&client, URL).await, Saw::Status(200), "{slots} {queue} {wait:?}");
         }
         assert_eq!(in_flight_and_queued(&bulkhead), (0, 0));
     }
@@ -369,11 +351,7 @@ fn f21_sizes_that_cannot_be_are_errors_that_name_field_and_value() {
         (Bulkhead::shared(0), "max_concurrent", "0"),
         (sized(0, 1).build(), "max_concurrent", "0"),
         (sized(usize::MAX, 1).build(), "max_concurrent", &too_large),
-        (
-            Bulkhead::builder().max_queue(1).build(),
-            "max_concurrent",
-            "not set",
-        ),
+        (Bulkhead::builder().max_queue(1).build(), "max_concurrent", "not set"),
         (sized(1, 1).max_keys(0).build(), "max_keys", "0"),
         (sized(1, 1).scope(Scope::shared("")).build(), "scope", "\"\""),
     ] {
@@ -390,11 +368,7 @@ async fn f56_the_slot_is_held_as_long_as_was_asked_for_and_given_back_once() {
         let bulkhead = sized(2, 2).hold(Until::BodyEnd).build().unwrap();
         let mut response = chain(&bulkhead, &streaming).get(URL).send().await.unwrap();
         let feeder = streaming.feeder();
-        assert_eq!(
-            in_flight_and_queued(&bulkhead),
-            (1, 0),
-            "{what}: the headers are no end"
-        );
+        assert_eq!(in_flight_and_queued(&bulkhead), (1, 0), "{what}: the headers are no end");
         feeder.data();
         if what != "dropped unread" {
             assert!(response.chunk().await.unwrap().is_some());
@@ -404,11 +378,7 @@ async fn f56_the_slot_is_held_as_long_as_was_asked_for_and_given_back_once() {
             }
             drop(feeder);
             assert_eq!(response.chunk().await.is_err(), what == "broken");
-            assert_eq!(
-                in_flight_and_queued(&bulkhead),
-                (0, 0),
-                "{what}: though the response is kept"
-            );
+            assert_eq!(in_flight_and_queued(&bulkhead), (0, 0), "{what}: though the response is kept");
         }
         drop(response);
         assert_slots(&bulkhead, 2, what).await;
@@ -420,10 +390,7 @@ async fn assert_slots(bulkhead: &Bulkhead, slots: usize, what: &str) {
     let transport = Transport::answering(200);
     transport.hold();
     let calls = fill(&chain(bulkhead, &transport), bulkhead, 4).await;
-    until(what, || {
-        transport.hits() == slots && in_flight_and_queued(bulkhead) == (slots, 4 - slots)
-    })
-    .await;
+    until(what, || transport.hits() == slots && in_flight_and_queued(bulkhead) == (slots, 4 - slots)).await;
     calls.iter().for_each(JoinHandle::abort);
 }
 
@@ -441,11 +408,7 @@ async fn f56_the_slot_is_free_at_the_headers_by_default_and_where_no_body_comes(
         let bulkhead = sized(2, 2).hold(hold).build().unwrap();
         let client = chain(&bulkhead, &streaming);
         let response = client.request(method.clone(), URL).send().await.unwrap();
-        assert_eq!(
-            in_flight_and_queued(&bulkhead),
-            (0, 0),
-            "{hold:?} {method} {status}"
-        );
+        assert_eq!(in_flight_and_queued(&bulkhead), (0, 0), "{hold:?} {method} {status}");
         drop(response);
         assert_slots(&bulkhead, 2, "two slots").await;
     }
@@ -463,10 +426,7 @@ async fn f57_a_call_that_sleeps_between_its_attempts_holds_no_slot() {
     let first = spawn(&client, URL);
     until("the first is refused", || transport.hits() == 1).await;
     assert_eq!(call(&client, URL).await, Saw::Status(200));
-    assert!(
-        begun.elapsed() < Duration::from_secs(1),
-        "the second did not wait for the first"
-    );
+    assert!(begun.elapsed() < Duration::from_secs(1), "the second did not wait for the first");
     assert_eq!(first.await.unwrap(), Saw::Status(200));
     assert!(Duration::from_secs(1) <= begun.elapsed());
     assert_eq!(transport.hits(), 3);
@@ -483,16 +443,10 @@ async fn f58_only_the_calls_that_queue_when_the_circuit_opens_still_reach_the_se
     let calls = fill(&client, &bulkhead, 4).await;
     assert_eq!(in_flight_and_queued(&bulkhead), (1, 3));
     held(&transport).await.answer(503);
-    until("the circuit is open", || {
-        state(&breaker, KEY) == CircuitState::Open
-    })
-    .await;
+    until("the circuit is open", || state(&breaker, KEY) == CircuitState::Open).await;
 
     let begun = Instant::now();
-    assert!(matches!(
-        rejection(&client, URL).await,
-        Rejection::CircuitOpen { .. }
-    ));
+    assert!(matches!(rejection(&client, URL).await, Rejection::CircuitOpen { .. }));
     assert_eq!(begun.elapsed(), Duration::ZERO);
     for _ in 0..3 {
         held(&transport).await.answer(503);
@@ -521,15 +475,9 @@ async fn f08_a_probe_that_a_full_bulkhead_refuses_leaves_the_circuit_able_to_pro
     let slot = held(&transport).await;
     for _ in 0..10 {
         // It holds the only probe slot of the circuit for as long as it queues.
-        assert!(matches!(
-            rejection(&client, URL).await,
-            Rejection::BulkheadFull { .. }
-        ));
+        assert!(matches!(rejection(&client, URL).await, Rejection::BulkheadFull { .. }));
         let circuit = breaker.snapshot(KEY).unwrap();
-        assert_eq!(
-            (circuit.state, circuit.probes_in_flight),
-            (CircuitState::HalfOpen, 0)
-        );
+        assert_eq!((circuit.state, circuit.probes_in_flight), (CircuitState::HalfOpen, 0));
     }
     slot.answer(200);
     assert_eq!(holder.await.unwrap(), Saw::Status(200));
@@ -619,10 +567,7 @@ async fn f75_a_queue_that_runs_into_the_deadline_is_a_full_bulkhead_and_nobody_i
     // A little before the deadline, so that there is no doubt which of the two ended it.
     assert_eq!((waited, begun.elapsed()), (millis(199), millis(199)));
     let circuit = breaker.snapshot(KEY).unwrap();
-    assert_eq!(
-        (circuit.state, circuit.consecutive_failures),
-        (CircuitState::Closed, 0)
-    );
+    assert_eq!((circuit.state, circuit.consecutive_failures), (CircuitState::Closed, 0));
     assert_eq!(in_flight_and_queued(&bulkhead), (1, 0));
 }
 
@@ -724,11 +669,7 @@ async fn every_origin_has_slots_of_its_own_and_a_shared_scope_has_them_for_all()
     for (bulkhead, other, keys) in [
         (Bulkhead::per_origin(1), Saw::Status(200), vec![KEY, OTHER_KEY]),
         (Bulkhead::shared(1), Saw::Rejected, vec!["all"]),
-        (
-            sized(1, 1).scope(Scope::shared("gateway")).build(),
-            Saw::Rejected,
-            vec!["gateway"],
-        ),
+        (sized(1, 1).scope(Scope::shared("gateway")).build(), Saw::Rejected, vec!["gateway"]),
     ] {
         let bulkhead = bulkhead.unwrap();
         let transport = Transport::answering(200).then([Reply::Hang]);
@@ -768,10 +709,7 @@ async fn a_bulkhead_in_use_keeps_its_place_in_a_full_registry_and_newcomers_pass
     }
     let gates = bulkhead.snapshots();
     assert_eq!(gates.len(), 1);
-    assert_eq!(
-        (&*gates[0].key, gates[0].in_flight, gates[0].rejected),
-        (KEY, 1, 5)
-    );
+    assert_eq!((&*gates[0].key, gates[0].in_flight, gates[0].rejected), (KEY, 1, 5));
 
     // Passed is passed: they held no slot, so that they give none back.
     drop((unread, others));
@@ -893,22 +831,11 @@ async fn a_refused_caller_is_told_what_was_full_and_how_long_it_waited() {
     assert_eq!(error.source().unwrap().to_string(), "bulkhead full");
     let rejection = Rejection::find(&error).unwrap();
     assert!(rejection.is_unsent());
-    let Rejection::BulkheadFull {
-        key,
-        max_concurrent,
-        queued,
-        waited,
-        ..
-    } = rejection
-    else {
+    let Rejection::BulkheadFull { key, max_concurrent, queued, waited, .. } = rejection else {
         panic!("{rejection:?}");
     };
     let told = (&**key, *max_concurrent, *queued, *waited);
-    assert_eq!(
-        told,
-        (KEY, 2, 0, millis(200)),
-        "the other waiter had left by then"
-    );
+    assert_eq!(told, (KEY, 2, 0, millis(200)), "the other waiter had left by then");
     assert_eq!(transport.hits(), 2);
     calls.iter().for_each(JoinHandle::abort);
 }
@@ -928,12 +855,7 @@ async fn snapshots_are_sorted_and_print_as_one_line() {
     })
     .await;
     assert_eq!(call(&client, URL).await, Saw::Rejected);
-    let lines: Vec<_> = bulkhead
-        .clone()
-        .snapshots()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let lines: Vec<_> = bulkhead.clone().snapshots().iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
         [
@@ -970,10 +892,7 @@ async fn refusals_are_logged_at_most_once_a_second_for_each_key() {
         assert_eq!(line.names(), ["key", "max_concurrent", "queued", "suppressed"]);
         assert_eq!((line.get("max_concurrent"), line.get("queued")), ("1", "1"));
     }
-    let told: Vec<_> = lines
-        .iter()
-        .map(|line| (line.get("key"), line.get("suppressed")))
-        .collect();
+    let told: Vec<_> = lines.iter().map(|line| (line.get("key"), line.get("suppressed"))).collect();
     assert_eq!(told, [(KEY, "0"), (OTHER_KEY, "0"), (KEY, "3")]);
     assert_eq!(bulkhead.snapshots()[0].rejected, 5);
 }

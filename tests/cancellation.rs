@@ -62,10 +62,7 @@ async fn hits(transport: &Transport, hits: usize) {
         }
         task::yield_now().await;
     }
-    panic!(
-        "{} requests reached the transport instead of {hits}",
-        transport.hits()
-    );
+    panic!("{} requests reached the transport instead of {hits}", transport.hits());
 }
 
 fn failures(breaker: &CircuitBreaker) -> u32 {
@@ -91,10 +88,8 @@ impl Middleware for PanicsAfter {
 #[tokio::test(start_paused = true)]
 async fn f02_a_hundred_rounds_of_aborted_probes_lose_no_slot() {
     for probes in [1, 3] {
-        let breaker = brittle()
-            .defaults(|circuit| circuit.probes(probes).success_threshold(probes))
-            .build()
-            .unwrap();
+        let breaker =
+            brittle().defaults(|circuit| circuit.probes(probes).success_threshold(probes)).build().unwrap();
         let transport = Transport::answering(503);
         let client = chain(&breaker, &transport);
         assert_eq!(call(&client, URL).await, Saw::Status(503));
@@ -140,10 +135,7 @@ async fn f59_dropped_calls_are_no_calls() {
 #[tokio::test(start_paused = true)]
 async fn f60_calls_cut_off_by_a_bare_timeout_open_the_circuit_with_abandoned_after_and_not_without() {
     for (settings, end) in [
-        (
-            by_rate().defaults(|circuit| circuit.abandoned_after(millis(50))),
-            CircuitState::Open,
-        ),
+        (by_rate().defaults(|circuit| circuit.abandoned_after(millis(50))), CircuitState::Open),
         (by_rate(), CircuitState::Closed),
     ] {
         let breaker = settings.build().unwrap();
@@ -160,11 +152,8 @@ async fn f60_calls_cut_off_by_a_bare_timeout_open_the_circuit_with_abandoned_aft
 async fn a_call_is_abandoned_when_it_was_dropped_at_abandoned_after_and_not_a_nanosecond_earlier() {
     let clock = ManualClock::new();
     let (patience, nanosecond) = (millis(50), Duration::from_nanos(1));
-    let breaker = brittle()
-        .defaults(|circuit| circuit.abandoned_after(patience))
-        .clock(clock.clone())
-        .build()
-        .unwrap();
+    let breaker =
+        brittle().defaults(|circuit| circuit.abandoned_after(patience)).clock(clock.clone()).build().unwrap();
     let transport = Transport::answering(200);
     let client = chain(&breaker, &transport);
     transport.hold();
@@ -200,10 +189,7 @@ async fn a_panic_is_never_a_failure_however_late_it_comes() {
         .unwrap();
     let transport = Transport::answering(200).then([Reply::Late(late, 418), Reply::Hang]);
     let client = chain(&breaker, &transport);
-    let panicking = ClientBuilder::new(plain_client())
-        .with(breaker.clone())
-        .with(PanicsAfter(late))
-        .build();
+    let panicking = ClientBuilder::new(plain_client()).with(breaker.clone()).with(PanicsAfter(late)).build();
 
     assert!(spawn(&panicking, URL).await.unwrap_err().is_panic());
     assert!(spawn(&client, URL).await.unwrap_err().is_panic());
@@ -215,10 +201,7 @@ async fn a_panic_is_never_a_failure_however_late_it_comes() {
     assert!(caller.await.unwrap_err().is_panic());
 
     assert_eq!(transport.hits(), 2);
-    assert_eq!(
-        (state(&breaker, KEY), failures(&breaker)),
-        (CircuitState::Closed, 0)
-    );
+    assert_eq!((state(&breaker, KEY), failures(&breaker)), (CircuitState::Closed, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,10 +231,8 @@ async fn a_panic_of_the_scope_function_unwinds_its_own_call_alone() {
 /// A call to `url` panics once `arm` has prepared the transport: the circuit is as it was before, closed and
 /// half-open, and another call that is under way counts as if nothing had been.
 async fn unwinds_alone(breaker: CircuitBreakerBuilder, url: &'static str, arm: impl Fn(&Transport)) {
-    let breaker = breaker
-        .defaults(|circuit| circuit.trip(Trip::consecutive(2)).open_for(OPEN_FOR))
-        .build()
-        .unwrap();
+    let breaker =
+        breaker.defaults(|circuit| circuit.trip(Trip::consecutive(2)).open_for(OPEN_FOR)).build().unwrap();
     let transport = Transport::answering(503);
     let client = chain(&breaker, &transport);
     let panics = async || {
@@ -298,10 +279,8 @@ async fn f72_a_listener_that_panics_while_a_permit_is_dropped_in_a_panic_is_caug
         .unwrap();
     let transport = Transport::answering(503);
     let client = chain(&breaker, &transport);
-    let panicking = ClientBuilder::new(plain_client())
-        .with(breaker.clone())
-        .with(PanicsAfter(millis(200)))
-        .build();
+    let panicking =
+        ClientBuilder::new(plain_client()).with(breaker.clone()).with(PanicsAfter(millis(200))).build();
     assert_eq!(call(&client, URL).await, Saw::Status(503));
     time::advance(OPEN_FOR).await;
 
@@ -353,12 +332,7 @@ async fn panics_of_listeners_are_reported_once_a_second_with_the_number_of_those
     let modes = [CircuitMode::Shadow, CircuitMode::Enforcing];
     for (at, panics) in [(0, 5), (999, 2), (1, 3), (1_000, 1)] {
         clock.advance(millis(at));
-        for mode in modes
-            .into_iter()
-            .cycle()
-            .skip(log.of("circuit.mode_changed").len())
-            .take(panics)
-        {
+        for mode in modes.into_iter().cycle().skip(log.of("circuit.mode_changed").len()).take(panics) {
             breaker.set_mode(KEY, mode).unwrap();
         }
     }
@@ -444,9 +418,7 @@ impl Reentry {
             done.send(self.saw.lock().unwrap().clone()).unwrap();
         });
         assert_eq!(
-            finished
-                .recv_timeout(Duration::from_secs(10))
-                .expect("nothing waits for itself"),
+            finished.recv_timeout(Duration::from_secs(10)).expect("nothing waits for itself"),
             [
                 (CircuitState::Open, Saw::Rejected),
                 // The call that made the circuit half-open is its probe already, so ours is one too many.
@@ -461,10 +433,7 @@ impl Reentry {
 fn a_listener_may_use_the_breaker_and_send_through_the_same_client() {
     let reentry = Arc::<Reentry>::default();
     let listener = Arc::clone(&reentry);
-    reentry.watch_an_outage(
-        brittle().on_event(move |_| listener.come_back()),
-        Registry::default(),
-    );
+    reentry.watch_an_outage(brittle().on_event(move |_| listener.come_back()), Registry::default());
 }
 
 #[test]

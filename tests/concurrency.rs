@@ -144,10 +144,7 @@ impl Middleware for Gate {
 /// `breaker → gate`, nothing else.
 fn gated(breaker: &CircuitBreaker) -> (ClientWithMiddleware, Gate) {
     let gate = Gate::default();
-    let client = ClientBuilder::new(plain_client())
-        .with(breaker.clone())
-        .with(gate.clone())
-        .build();
+    let client = ClientBuilder::new(plain_client()).with(breaker.clone()).with(gate.clone()).build();
     (client, gate)
 }
 
@@ -227,9 +224,7 @@ fn a_storm_of_transitions_leaves_a_legal_chain_and_every_call_accounted_for() {
     let breaker = witness
         .watch(brittle())
         .defaults(|circuit| {
-            let circuit = circuit
-                .trip(Trip::consecutive(2))
-                .open_for(Duration::from_nanos(1));
+            let circuit = circuit.trip(Trip::consecutive(2)).open_for(Duration::from_nanos(1));
             circuit.probes(2).success_threshold(3)
         })
         .build()
@@ -243,10 +238,7 @@ fn a_storm_of_transitions_leaves_a_legal_chain_and_every_call_accounted_for() {
         };
         refused.add();
         match Rejection::find(&error) {
-            Some(Rejection::CircuitOpen {
-                state: CircuitState::HalfOpen,
-                ..
-            }) => refused_half_open.add(),
+            Some(Rejection::CircuitOpen { state: CircuitState::HalfOpen, .. }) => refused_half_open.add(),
             Some(_) => {}
             None => panic!("{error:?}"),
         }
@@ -261,11 +253,9 @@ fn a_storm_of_transitions_leaves_a_legal_chain_and_every_call_accounted_for() {
         match event {
             CircuitEvent::Closed { rejected, .. } => counted += rejected,
             // One outcome opens, and it is the one that made the evidence whole.
-            CircuitEvent::Opened {
-                reason: OpenReason::Consecutive,
-                failures,
-                ..
-            } => assert_eq!(*failures, 2),
+            CircuitEvent::Opened { reason: OpenReason::Consecutive, failures, .. } => {
+                assert_eq!(*failures, 2);
+            }
             _ => {}
         }
     }
@@ -278,10 +268,7 @@ fn origins_that_many_threads_call_first_have_one_circuit_each_that_misses_nothin
     const THREADS: usize = 8;
     const ORIGINS: usize = 500;
 
-    let breaker = brittle()
-        .defaults(|circuit| circuit.trip(Trip::consecutive(1_000)))
-        .build()
-        .unwrap();
+    let breaker = brittle().defaults(|circuit| circuit.trip(Trip::consecutive(1_000))).build().unwrap();
     let (client, gate) = gated(&breaker);
     // Whoever is ahead makes the circuits, with its slow clock, and so is caught up with.
     on_threads(THREADS, || {
@@ -291,9 +278,7 @@ fn origins_that_many_threads_call_first_have_one_circuit_each_that_misses_nothin
     });
     assert!(1 < gate.most());
     let circuits = breaker.snapshots().into_iter();
-    let failures: Vec<_> = circuits
-        .map(|circuit| circuit.consecutive_failures as usize)
-        .collect();
+    let failures: Vec<_> = circuits.map(|circuit| circuit.consecutive_failures as usize).collect();
     assert_eq!(failures, [THREADS; ORIGINS]);
 }
 
@@ -317,12 +302,8 @@ fn a_storm_of_recycling_keeps_to_the_cap_and_to_every_circuit_that_is_open() {
     // Most are down too, or closed circuits would be the only ones that have to go.
     let urls: Vec<_> = (0..KEYS)
         .map(|key| {
-            let (name, answer) = [
-                ("well", "200"),
-                ("moody", "coin"),
-                ("down", "503"),
-                ("down", "503"),
-            ][key % 4];
+            let (name, answer) =
+                [("well", "200"), ("moody", "coin"), ("down", "503"), ("down", "503")][key % 4];
             format!("http://{name}-{key}.example.com/{answer}")
         })
         .collect();
@@ -334,10 +315,7 @@ fn a_storm_of_recycling_keeps_to_the_cap_and_to_every_circuit_that_is_open() {
                 let Some(Rejection::CircuitOpen { circuit_key, .. }) = Rejection::find(&error) else {
                     panic!("{error:?}");
                 };
-                assert!(
-                    url.starts_with(circuit_key.trim_end_matches(":80")),
-                    "{url}: {circuit_key}"
-                );
+                assert!(url.starts_with(circuit_key.trim_end_matches(":80")), "{url}: {circuit_key}");
             }
         }
         assert_eq!(block_on(call(&client, DOWN)), Saw::Rejected);

@@ -37,16 +37,10 @@ const AGES: &str = "99999999999999999999999999";
 #[track_caller]
 fn assert_refused(builder: CircuitBreakerBuilder, field: &str, value: &str, circuit_key: Option<&str>) {
     let error = builder.build().expect_err(field);
-    assert_eq!(
-        (error.field(), error.value(), error.circuit_key()),
-        (field, value, circuit_key)
-    );
+    assert_eq!((error.field(), error.value(), error.circuit_key()), (field, value, circuit_key));
     assert!(!error.rule().is_empty());
     let place = circuit_key.map_or(String::new(), |key| format!(" ({key})"));
-    assert_eq!(
-        error.to_string(),
-        format!("{field} = {value}{place}: {}", error.rule())
-    );
+    assert_eq!(error.to_string(), format!("{field} = {value}{place}: {}", error.rule()));
 }
 
 #[test]
@@ -54,38 +48,20 @@ fn f21_a_setting_that_cannot_be_is_an_error_that_names_field_value_and_circuit()
     let refused: [(&str, &str, Set); 33] = [
         ("consecutive", "0", |c| c.trip(Trip::consecutive(0))),
         ("failure_rate", "0", |c| c.trip(Trip::failure_rate(0.0))),
-        ("failure_rate", "0.0000000004", |c| {
-            c.trip(Trip::failure_rate(4e-10))
-        }),
+        ("failure_rate", "0.0000000004", |c| c.trip(Trip::failure_rate(4e-10))),
         ("failure_rate", "-0.5", |c| c.trip(Trip::failure_rate(-0.5))),
         ("failure_rate", "1.5", |c| c.trip(Trip::failure_rate(1.5))),
-        ("failure_rate", "1.0000000000000002", |c| {
-            c.trip(Trip::failure_rate(1.0 + f64::EPSILON))
-        }),
+        ("failure_rate", "1.0000000000000002", |c| c.trip(Trip::failure_rate(1.0 + f64::EPSILON))),
         ("failure_rate", "NaN", |c| c.trip(Trip::failure_rate(f64::NAN))),
-        ("failure_rate", "inf", |c| {
-            c.trip(Trip::failure_rate(f64::INFINITY))
-        }),
-        ("failure_rate", "-inf", |c| {
-            c.trip(Trip::failure_rate(f64::NEG_INFINITY))
-        }),
+        ("failure_rate", "inf", |c| c.trip(Trip::failure_rate(f64::INFINITY))),
+        ("failure_rate", "-inf", |c| c.trip(Trip::failure_rate(f64::NEG_INFINITY))),
         ("min_calls", "0", |c| c.trip(Trip::failure_rate(0.5).min_calls(0))),
-        ("over", "0ns", |c| {
-            c.trip(Trip::failure_rate(0.5).over(Duration::ZERO))
-        }),
+        ("over", "0ns", |c| c.trip(Trip::failure_rate(0.5).over(Duration::ZERO))),
         // Each half of a pair is looked at.
-        ("consecutive", "0", |c| {
-            c.trip(Trip::failure_rate(0.5).or(Trip::consecutive(0)))
-        }),
-        ("min_calls", "0", |c| {
-            c.trip(Trip::consecutive(5).or(Trip::failure_rate(0.5).min_calls(0)))
-        }),
-        ("trip", "two rules of one kind", |c| {
-            c.trip(Trip::consecutive(5).or(Trip::consecutive(5)))
-        }),
-        ("trip", "two rules of one kind", |c| {
-            c.trip(Trip::failure_rate(0.5).or(Trip::failure_rate(0.1)))
-        }),
+        ("consecutive", "0", |c| c.trip(Trip::failure_rate(0.5).or(Trip::consecutive(0)))),
+        ("min_calls", "0", |c| c.trip(Trip::consecutive(5).or(Trip::failure_rate(0.5).min_calls(0)))),
+        ("trip", "two rules of one kind", |c| c.trip(Trip::consecutive(5).or(Trip::consecutive(5)))),
+        ("trip", "two rules of one kind", |c| c.trip(Trip::failure_rate(0.5).or(Trip::failure_rate(0.1)))),
         ("trip", "two rules of one kind", |c| {
             let twice = Trip::consecutive(5).or(Trip::consecutive(5));
             c.trip(Trip::failure_rate(0.5).or(twice))
@@ -112,10 +88,7 @@ fn f21_a_setting_that_cannot_be_is_an_error_that_names_field_value_and_circuit()
         ("success_threshold", "256", |c| c.success_threshold(256)),
         ("probe_lease", "0ns", |c| c.probe_lease(Duration::ZERO)),
         ("slow_call", "0ns", |c| c.slow_call(Duration::ZERO)),
-        ("max_open_for", "1s", |c| {
-            c.open_for(Duration::from_secs(2))
-                .max_open_for(Duration::from_secs(1))
-        }),
+        ("max_open_for", "1s", |c| c.open_for(Duration::from_secs(2)).max_open_for(Duration::from_secs(1))),
     ];
     for (field, value, set) in refused {
         let builder = CircuitBreaker::builder;
@@ -131,20 +104,14 @@ fn a_longest_wait_is_compared_with_the_wait_that_was_inherited() {
     // Thirty seconds is the default of `open_for`.
     let short = |c: CircuitSettings| c.max_open_for(Duration::from_secs(29));
     let builder = CircuitBreaker::builder().origin(ORIGIN, short);
-    assert_refused(
-        builder,
-        "max_open_for",
-        "29s",
-        Some("https://api.example.com:443"),
-    );
+    assert_refused(builder, "max_open_for", "29s", Some("https://api.example.com:443"));
     let builder = CircuitBreaker::builder()
         .defaults(|c| c.max_open_for(Duration::from_secs(60)))
         .circuit("reports", |c| c.open_for(Duration::from_secs(61)));
     assert_refused(builder, "max_open_for", "60s", Some("reports"));
     // Where the inherited wait is as short, it fits.
-    let builder = CircuitBreaker::builder()
-        .defaults(|c| c.open_for(Duration::from_secs(29)))
-        .origin(ORIGIN, short);
+    let builder =
+        CircuitBreaker::builder().defaults(|c| c.open_for(Duration::from_secs(29))).origin(ORIGIN, short);
     assert!(builder.build().is_ok());
 }
 
@@ -183,11 +150,7 @@ fn touchy(set: Set) -> (ManualClock, Transport, CircuitBreaker, ClientWithMiddle
 async fn the_longest_wait_never_ends() {
     for set in [
         (|c| c.open_for(Duration::MAX)) as Set,
-        |c| {
-            c.open_for(Duration::MAX)
-                .max_open_for(Duration::MAX)
-                .open_jitter(1.0)
-        },
+        |c| c.open_for(Duration::MAX).max_open_for(Duration::MAX).open_jitter(1.0),
         |c| c.honor_retry_after(Duration::MAX).open_jitter(1.0),
     ] {
         let (clock, transport, breaker, client) = touchy(set);
@@ -234,21 +197,14 @@ async fn the_largest_evidence_is_counted_and_never_met() {
         let window = circuit.window.unwrap();
         assert_eq!(circuit.state, CircuitState::Closed);
         assert_eq!(circuit.consecutive_failures, failures);
-        assert_eq!(
-            (window.calls, window.failures),
-            (failures.into(), failures.into())
-        );
+        assert_eq!((window.calls, window.failures), (failures.into(), failures.into()));
     }
 }
 
 #[tokio::test]
 async fn two_hundred_and_fifty_five_probes_go_out_at_once_on_a_lease_that_never_ends() {
-    let (clock, transport, breaker, client) = touchy(|c| {
-        c.open_for(Duration::ZERO)
-            .probes(255)
-            .success_threshold(255)
-            .probe_lease(Duration::MAX)
-    });
+    let (clock, transport, breaker, client) =
+        touchy(|c| c.open_for(Duration::ZERO).probes(255).success_threshold(255).probe_lease(Duration::MAX));
     assert_eq!(call(&client, URL).await, Saw::Status(503));
     transport.hold();
     let mut probes = Vec::new();
@@ -361,11 +317,7 @@ impl Values {
 
     /// What the settings ask for, in the words of their documentation.
     fn are_legal(&self) -> bool {
-        let runs = self
-            .rules
-            .iter()
-            .filter(|rule| matches!(rule, Rule::Run(_)))
-            .count();
+        let runs = self.rules.iter().filter(|rule| matches!(rule, Rule::Run(_))).count();
         let rates = self.rules.len() - runs;
         runs <= 1
             && rates <= 1
@@ -375,10 +327,7 @@ impl Values {
                     1.0 <= (rate * 1e9).round() && rate <= 1.0 && !over.is_zero() && calls != 0
                 }
             })
-            && self
-                .failure_statuses
-                .iter()
-                .all(|status| (100..=999).contains(status))
+            && self.failure_statuses.iter().all(|status| (100..=999).contains(status))
             && self.open_for <= self.max_open_for
             && (0.0..=1.0).contains(&self.open_jitter)
             && (1..=255).contains(&self.probes)
@@ -478,10 +427,7 @@ fn whatever_the_values_build_refuses_exactly_the_illegal_ones_and_nothing_panics
         });
     verdict.unwrap();
     let enough = 20;
-    assert!(
-        enough < legal.get() && enough < illegal.get(),
-        "{legal:?} {illegal:?}"
-    );
+    assert!(enough < legal.get() && enough < illegal.get(), "{legal:?} {illegal:?}");
 }
 
 proptest! {

@@ -94,10 +94,7 @@ async fn a_call_that_hangs_is_cut_off_after_its_time_and_every_call_has_all_of_i
 async fn the_error_says_how_long_the_call_had_and_that_it_may_have_been_sent() {
     let client = stack([within(1_500 * MILLI)], &hanging(1));
     let error = client.get(URL).send().await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "call cut off: its deadline of 1.5 s has passed, it may have been sent"
-    );
+    assert_eq!(error.to_string(), "call cut off: its deadline of 1.5 s has passed, it may have been sent");
     assert_eq!(error.source().unwrap().to_string(), "deadline exceeded");
     assert!(!Rejection::find(&error).unwrap().is_unsent());
     assert_eq!(limit(&error), 1_500 * MILLI);
@@ -133,11 +130,7 @@ async fn a_limit_of_zero_sends_nothing_also_where_a_deadline_outside_passes_at_t
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_beyond_the_reach_of_the_clock_never_comes() {
-    for limit in [
-        Duration::MAX,
-        Duration::from_secs(i64::MAX.unsigned_abs()),
-        10_000 * YEAR,
-    ] {
+    for limit in [Duration::MAX, Duration::from_secs(i64::MAX.unsigned_abs()), 10_000 * YEAR] {
         for (set, asked) in [(limit, None), (SECOND, Some(limit))] {
             let transport = Transport::answering(503).then([Reply::Late(YEAR, 200)]);
             let request = asking(asked, stack([within(set)], &transport).get(URL));
@@ -150,10 +143,7 @@ async fn a_limit_beyond_the_reach_of_the_clock_never_comes() {
 async fn an_answer_at_the_last_moment_is_in_time() {
     for (late, expected) in [(100 * MILLI, Saw::Status(200)), (101 * MILLI, Saw::Rejected)] {
         let transport = Transport::answering(503).then([Reply::Late(late, 200)]);
-        assert_eq!(
-            call(&stack([within(100 * MILLI)], &transport), URL).await,
-            expected
-        );
+        assert_eq!(call(&stack([within(100 * MILLI)], &transport), URL).await, expected);
         let transport = Transport::answering(503).then([Reply::Late(late, 200)]);
         let client = stack([within(100 * MILLI), within(HOUR)], &transport);
         assert_eq!(call(&client, URL).await, expected);
@@ -237,13 +227,7 @@ async fn a_deadline_leaves_the_extensions_as_it_found_them() {
     for reply in [Reply::Status(200), Reply::ForeignError, Reply::Hang] {
         let transport = Transport::answering(503).then([reply]);
         let [outside, between, inside] = <[Notes; 3]>::default();
-        let layers = [
-            note(&outside),
-            within(HOUR),
-            note(&between),
-            within(short),
-            note(&inside),
-        ];
+        let layers = [note(&outside), within(HOUR), note(&between), within(short), note(&inside)];
         let request = stack(layers, &transport).get(URL);
         let asked = DeadlineIn(long);
         let _ = request.with_extension(asked).send().await;
@@ -280,10 +264,7 @@ async fn a_request_sets_the_limit_of_the_outermost_deadline_alone() {
         },
         |_| {},
     );
-    let client = stack(
-        [within(total), Arc::new(late), within(attempt)],
-        &Transport::answering(200),
-    );
+    let client = stack([within(total), Arc::new(late), within(attempt)], &Transport::answering(200));
     assert_eq!(call(&client, URL).await, Saw::Status(200));
     // Longer than the one that was set, too.
     let transport = Transport::answering(503).then([Reply::Late(SECOND, 200)]);
@@ -309,13 +290,8 @@ async fn f71_behind_reqwest_retry_every_attempt_has_its_own_full_time() {
     }
 
     let late = |millis| Reply::Late(millis * MILLI, 200);
-    for (asked, replies) in [
-        (None, [Reply::Hang, late(90)]),
-        (Some(SECOND), [Reply::Hang, late(990)]),
-    ] {
-        let policy = ExponentialBackoff::builder()
-            .retry_bounds(MILLI, MILLI)
-            .build_with_max_retries(1);
+    for (asked, replies) in [(None, [Reply::Hang, late(90)]), (Some(SECOND), [Reply::Hang, late(990)])] {
+        let policy = ExponentialBackoff::builder().retry_bounds(MILLI, MILLI).build_with_max_retries(1);
         let retry = RetryTransientMiddleware::new_with_policy_and_strategy(policy, Errors);
         let transport = Transport::answering(503).then(replies);
         let request = stack([Arc::new(retry), within(100 * MILLI)], &transport).get(URL);
@@ -384,11 +360,7 @@ async fn f60_who_cuts_off_a_hanging_call_says_whether_the_origin_is_to_blame() {
         for _ in 0..4 {
             let _ = timeout(100 * MILLI, client.get(URL).send()).await;
         }
-        assert_eq!(
-            state(&breaker, KEY),
-            expected,
-            "{outside:?} {agreed:?} {inside:?}"
-        );
+        assert_eq!(state(&breaker, KEY), expected, "{outside:?} {agreed:?} {inside:?}");
     }
 }
 
@@ -414,19 +386,14 @@ async fn a_default_breaker_behind_a_deadline_opens_at_the_fifth_hanging_call() {
     }
     let error = client.get(URL).send().await.unwrap_err();
     let rejection = Rejection::find(&error);
-    assert!(
-        matches!(rejection, Some(Rejection::CircuitOpen { .. })),
-        "{error:?}"
-    );
+    assert!(matches!(rejection, Some(Rejection::CircuitOpen { .. })), "{error:?}");
     assert_eq!(transport.hits(), 5);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_that_is_cut_off_reopens_the_circuit_and_one_that_is_dropped_does_not() {
     for (patience, after) in [(HOUR, CircuitState::Open), (50 * MILLI, CircuitState::HalfOpen)] {
-        let breaker = breaker(|circuit| circuit.trip(Trip::consecutive(1)))
-            .build()
-            .unwrap();
+        let breaker = breaker(|circuit| circuit.trip(Trip::consecutive(1))).build().unwrap();
         let transport = Transport::answering(200).then([Reply::Status(503), Reply::Hang]);
         let client = stack([within(100 * MILLI), Arc::new(breaker.clone())], &transport);
         assert_eq!(call(&client, URL).await, Saw::Status(503));
@@ -436,11 +403,7 @@ async fn a_probe_that_is_cut_off_reopens_the_circuit_and_one_that_is_dropped_doe
         let circuit = breaker.snapshot(KEY).unwrap();
         assert_eq!((circuit.state, circuit.probes_in_flight), (after, 0));
         // A new wait, or a free slot.
-        let expected = if after == CircuitState::Open {
-            Saw::Rejected
-        } else {
-            Saw::Status(200)
-        };
+        let expected = if after == CircuitState::Open { Saw::Rejected } else { Saw::Status(200) };
         assert_eq!(call(&client, URL).await, expected);
         advance(SECOND).await;
         assert_eq!(call(&client, URL).await, Saw::Status(200));
@@ -470,15 +433,8 @@ async fn a_cut_off_is_reported_once_a_second_for_each_origin() {
     call(&client, URL).await;
 
     let lines = log.lines();
-    let told = lines
-        .iter()
-        .map(|line| (line.get("origin"), line.get("suppressed")));
-    let expected = [
-        (KEY, "0"),
-        ("http://other.example.com:80", "0"),
-        (KEY, "5"),
-        (KEY, "1"),
-    ];
+    let told = lines.iter().map(|line| (line.get("origin"), line.get("suppressed")));
+    let expected = [(KEY, "0"), ("http://other.example.com:80", "0"), (KEY, "5"), (KEY, "1")];
     assert_eq!(told.collect::<Vec<_>>(), expected);
     for line in lines {
         assert_eq!((line.event(), line.level), ("deadline.exceeded", Level::WARN));
@@ -491,11 +447,9 @@ async fn a_cut_off_is_reported_once_a_second_for_each_origin() {
 async fn the_limit_that_is_logged_is_the_one_that_cut_off_and_never_too_short() {
     let log = Log::listen();
     let micro = Duration::from_micros(1);
-    for (limit, asked, logged) in [
-        (1_500 * MILLI, None, "1500"),
-        (1_500 * MILLI + micro, None, "1501"),
-        (HOUR, Some(SECOND), "1000"),
-    ] {
+    for (limit, asked, logged) in
+        [(1_500 * MILLI, None, "1500"), (1_500 * MILLI + micro, None, "1501"), (HOUR, Some(SECOND), "1000")]
+    {
         let request = stack([within(limit)], &hanging(1)).get(URL);
         assert!(asking(asked, request).send().await.is_err());
         assert_eq!(log.lines().pop().unwrap().get("limit_ms"), logged);

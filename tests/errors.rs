@@ -97,13 +97,7 @@ where
 #[tokio::test]
 async fn a_rejection_tells_which_circuit_in_which_state_and_for_how_long() {
     let error = rejected().await;
-    let Some(Rejection::CircuitOpen {
-        circuit_key,
-        state,
-        mode,
-        retry_after,
-        ..
-    }) = Rejection::find(&error)
+    let Some(Rejection::CircuitOpen { circuit_key, state, mode, retry_after, .. }) = Rejection::find(&error)
     else {
         panic!("{error:?}");
     };
@@ -184,19 +178,12 @@ async fn a_printed_rejection_tells_waiting_for_a_probe_from_being_forced_open() 
     );
     breaker.set_mode(CHARGES, CircuitMode::ForcedOpen).unwrap();
     let forced = client.get(CHARGES).send().await.unwrap_err();
-    assert_eq!(
-        forced.to_string(),
-        "request not sent: circuit https://api.example.com:443 is forced open"
-    );
+    assert_eq!(forced.to_string(), "request not sent: circuit https://api.example.com:443 is forced open");
     for error in [waiting, forced] {
         let found = Rejection::find(&error).unwrap();
         assert!(matches!(
             found,
-            Rejection::CircuitOpen {
-                state: CircuitState::HalfOpen,
-                retry_after: None,
-                ..
-            }
+            Rejection::CircuitOpen { state: CircuitState::HalfOpen, retry_after: None, .. }
         ));
         assert!(found.is_unsent());
     }
@@ -219,9 +206,7 @@ async fn the_error_that_trips_a_circuit_or_ends_a_probe_is_reqwests_own() {
 #[tokio::test]
 async fn the_response_that_trips_a_circuit_arrives_as_it_was_sent() {
     let server = Server::start(|conversation| async {
-        conversation
-            .send("HTTP/1.1 503 Sorry\r\nx-trace: 7\r\ncontent-length: 10\r\n\r\nbe patient")
-            .await
+        conversation.send("HTTP/1.1 503 Sorry\r\nx-trace: 7\r\ncontent-length: 10\r\n\r\nbe patient").await
     })
     .await;
     let (_, breaker, _, _) = outage().await;
@@ -241,9 +226,7 @@ async fn the_error_of_another_middleware_passes_as_it_is() {
     let breaker = CircuitBreaker::default();
     let client = ClientBuilder::new(plain_client())
         .with(breaker)
-        .with(Then(|_| async {
-            Err(reqwest_middleware::Error::middleware(TokenExpired))
-        }))
+        .with(Then(|_| async { Err(reqwest_middleware::Error::middleware(TokenExpired)) }))
         .with(Transport::answering(200))
         .build();
     match client.get(URL).send().await.unwrap_err() {
@@ -259,11 +242,8 @@ async fn verdict<Fut: Future>(
     settings: fn(CircuitSettings) -> CircuitSettings,
     make_call: impl FnOnce(CircuitBreaker) -> Fut,
 ) -> Verdict {
-    let breaker = CircuitBreaker::builder()
-        .scope(Scope::shared("judged"))
-        .defaults(settings)
-        .build()
-        .unwrap();
+    let breaker =
+        CircuitBreaker::builder().scope(Scope::shared("judged")).defaults(settings).build().unwrap();
     let failures = || breaker.snapshot("judged").unwrap().consecutive_failures;
     call(&chain(&breaker, &Transport::answering(503)), URL).await;
     assert_eq!(failures(), 1);
@@ -283,11 +263,7 @@ fn same(circuit: CircuitSettings) -> CircuitSettings {
 
 /// `breaker → inner → transport`
 fn around(breaker: CircuitBreaker, inner: impl Middleware, transport: Transport) -> ClientWithMiddleware {
-    ClientBuilder::new(plain_client())
-        .with(breaker)
-        .with(inner)
-        .with(transport)
-        .build()
+    ClientBuilder::new(plain_client()).with(breaker).with(inner).with(transport).build()
 }
 
 #[tokio::test]
@@ -299,16 +275,8 @@ async fn f61_of_all_statuses_only_5xx_open_a_circuit() {
         for _ in 0..20 {
             call(&client, URL).await;
         }
-        let (opens, hits) = if status < 500 {
-            (CircuitState::Closed, 20)
-        } else {
-            (CircuitState::Open, 5)
-        };
-        assert_eq!(
-            (state(&breaker, KEY), transport.hits()),
-            (opens, hits),
-            "{status}"
-        );
+        let (opens, hits) = if status < 500 { (CircuitState::Closed, 20) } else { (CircuitState::Open, 5) };
+        assert_eq!((state(&breaker, KEY), transport.hits()), (opens, hits), "{status}");
     }
 }
 
@@ -340,18 +308,15 @@ async fn f46_a_request_that_cannot_be_built_says_nothing_about_the_origin() {
     assert_eq!(circuit.state, CircuitState::Closed);
     assert_eq!(circuit.consecutive_failures, 0);
     assert_eq!(breaker.snapshot(KEY), None);
-    let judged = verdict(same, |breaker| async move {
-        call(&network(&breaker), "ftp://api.example.com/").await
-    });
+    let judged =
+        verdict(same, |breaker| async move { call(&network(&breaker), "ftp://api.example.com/").await });
     assert_eq!(judged.await, Verdict::Ignore);
 }
 
 #[tokio::test]
 async fn a_redirect_loop_says_nothing_about_the_origin() {
     let server = Server::start(|conversation| async {
-        conversation
-            .send("HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n")
-            .await
+        conversation.send("HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n").await
     })
     .await;
     let judged = verdict(same, |breaker| async move {
@@ -367,9 +332,7 @@ async fn every_fault_of_the_network_is_a_failure() {
     let faults: [(&str, Fault); 5] = [
         ("closed", |_| async { None }.boxed()),
         ("reset", |conversation| async { conversation.reset() }.boxed()),
-        ("garbage", |conversation| {
-            conversation.send("\u{1}\u{2}\r\n\r\n").boxed()
-        }),
+        ("garbage", |conversation| conversation.send("\u{1}\u{2}\r\n\r\n").boxed()),
         ("incomplete", |conversation| {
             async {
                 conversation.send("HTTP/1.1 200 OK\r\ncontent-le").await;
@@ -385,11 +348,8 @@ async fn every_fault_of_the_network_is_a_failure() {
             .boxed()
         }),
     ];
-    let impatient = reqwest::Client::builder()
-        .no_proxy()
-        .timeout(Duration::from_millis(300))
-        .build()
-        .unwrap();
+    let impatient =
+        reqwest::Client::builder().no_proxy().timeout(Duration::from_millis(300)).build().unwrap();
     let sent = |breaker, url: String| {
         let client = ClientBuilder::new(impatient.clone()).with(breaker).build();
         async move { assert_eq!(call(&client, &url).await, Saw::Error) }
@@ -409,9 +369,7 @@ async fn every_fault_of_the_network_is_a_failure() {
 #[tokio::test]
 async fn a_body_that_breaks_in_the_hands_of_an_inner_middleware_is_a_failure() {
     let server = Server::start(|conversation| async {
-        conversation
-            .send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort")
-            .await;
+        conversation.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort").await;
         None
     })
     .await;
@@ -420,10 +378,7 @@ async fn a_body_that_breaks_in_the_hands_of_an_inner_middleware_is_a_failure() {
             let body = result?.bytes().await?;
             Ok(http::Response::new(body).into())
         });
-        let client = ClientBuilder::new(plain_client())
-            .with(breaker)
-            .with(reading)
-            .build();
+        let client = ClientBuilder::new(plain_client()).with(breaker).with(reading).build();
         let error = client.get(server.url()).send().await.unwrap_err();
         assert!(error.is_decode() || error.is_body(), "{error:?}");
     });
@@ -454,12 +409,9 @@ async fn the_rejection_of_an_inner_breaker_says_nothing_about_the_origin() {
 
 #[tokio::test]
 async fn an_error_made_of_a_status_is_judged_by_the_status() {
-    for (status, expected) in [
-        (404, Verdict::Success),
-        (429, Verdict::Success),
-        (500, Verdict::Failure),
-        (503, Verdict::Failure),
-    ] {
+    for (status, expected) in
+        [(404, Verdict::Success), (429, Verdict::Success), (500, Verdict::Failure), (503, Verdict::Failure)]
+    {
         let judged = verdict(same, |breaker| async move {
             let strict = Then(|result: reqwest_middleware::Result<Response>| async {
                 Ok(result?.error_for_status()?)
@@ -495,9 +447,7 @@ async fn a_response_later_than_slow_call_is_a_failure_whatever_its_status() {
 async fn failure_statuses_are_what_each_circuit_says() {
     let breaker = CircuitBreaker::builder()
         .defaults(|circuit| circuit.trip(Trip::consecutive(1)).failure_statuses([503]))
-        .origin("http://throttling", |circuit| {
-            circuit.failure_statuses([429, 503])
-        })
+        .origin("http://throttling", |circuit| circuit.failure_statuses([429, 503]))
         .origin("http://forgiven", |circuit| circuit.failure_statuses([]))
         .build()
         .unwrap();
@@ -550,11 +500,7 @@ async fn a_rule_of_ones_own_sees_the_attempt_and_has_the_last_word() {
         let what = format!("{method} {reply:?}");
         let client = chain(&breaker, &Transport::answering(200).then([reply]));
         let _ = client.request(method, URL).send().await;
-        assert_eq!(
-            breaker.snapshot(KEY).unwrap().consecutive_failures,
-            failures,
-            "{what}"
-        );
+        assert_eq!(breaker.snapshot(KEY).unwrap().consecutive_failures, failures, "{what}");
     }
 }
 
@@ -577,11 +523,8 @@ mod with_reqwest_retry {
     #[tokio::test]
     async fn a_rejection_is_found_behind_it_after_no_retry_and_after_one() {
         let (clock, breaker, transport, _) = outage().await;
-        let client = ClientBuilder::new(plain_client())
-            .with(retry(1))
-            .with(breaker)
-            .with(transport.clone())
-            .build();
+        let client =
+            ClientBuilder::new(plain_client()).with(retry(1)).with(breaker).with(transport.clone()).build();
         for attempts in [0, 1] {
             let before = transport.hits();
             let error = client.get(CHARGES).send().await.unwrap_err();
@@ -600,10 +543,7 @@ mod with_reqwest_retry {
     async fn the_last_error_behind_it_is_what_a_breaker_outside_judges() {
         for retries in [0, 1] {
             let refused = verdict(same, |breaker| async move {
-                let client = ClientBuilder::new(plain_client())
-                    .with(breaker)
-                    .with(retry(retries))
-                    .build();
+                let client = ClientBuilder::new(plain_client()).with(breaker).with(retry(retries)).build();
                 assert_eq!(call(&client, DEAD).await, Saw::Error);
             });
             assert_eq!(refused.await, Verdict::Failure);

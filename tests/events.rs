@@ -71,36 +71,19 @@ impl Stage {
         let listener = Arc::clone(&told);
         let clock = ManualClock::new();
         let breaker = CircuitBreaker::builder()
-            .defaults(|circuit| {
-                circuit
-                    .trip(Trip::consecutive(2))
-                    .open_for(OPEN_FOR)
-                    .probe_lease(LEASE)
-            })
+            .defaults(|circuit| circuit.trip(Trip::consecutive(2)).open_for(OPEN_FOR).probe_lease(LEASE))
             .defaults(settings)
-            .origin("http://rate.example.com", |circuit| {
-                circuit.trip(Trip::failure_rate(0.6).min_calls(3))
-            })
+            .origin("http://rate.example.com", |circuit| circuit.trip(Trip::failure_rate(0.6).min_calls(3)))
             .max_circuits(2)
             .clock(clock.clone())
             .on_event(move |event| {
                 listener.lock().unwrap().push(event.clone());
-                assert!(
-                    !matches!(event, CircuitEvent::Reset { .. }),
-                    "the listener panics"
-                );
+                assert!(!matches!(event, CircuitEvent::Reset { .. }), "the listener panics");
             })
             .build()
             .unwrap();
         let transport = Transport::answering(200);
-        Self {
-            log: Log::listen(),
-            clock,
-            client: chain(&breaker, &transport),
-            breaker,
-            transport,
-            told,
-        }
+        Self { log: Log::listen(), clock, client: chain(&breaker, &transport), breaker, transport, told }
     }
 
     async fn answers(&self, status: u16) {
@@ -131,11 +114,7 @@ impl Stage {
         let mut call = async move { call(&client, URL).await }.boxed();
         assert_eq!(call.as_mut().now_or_never(), None);
         self.transport.stop_holding();
-        UnderWay {
-            call,
-            held: self.transport.take_held().unwrap(),
-            epoch: self.epoch(),
-        }
+        UnderWay { call, held: self.transport.take_held().unwrap(), epoch: self.epoch() }
     }
 
     async fn releases(&self, under_way: UnderWay, status: u16) {
@@ -164,10 +143,7 @@ impl Stage {
     /// The field `suppressed` of all lines of one event so far.
     fn suppressed(&self, event: &str) -> Vec<String> {
         let lines = self.log.of(event);
-        lines
-            .iter()
-            .map(|line| line.get("suppressed").to_owned())
-            .collect()
+        lines.iter().map(|line| line.get("suppressed").to_owned()).collect()
     }
 
     /// Everything that can happen to a circuit, but for the end of a lease.
@@ -283,16 +259,7 @@ fn fields(event: &CircuitEvent) -> BTreeMap<String, String> {
     }
     let in_millis = |duration: &Duration| duration.as_millis().to_string();
     let mut fields = match event {
-        CircuitEvent::Opened {
-            from,
-            reason,
-            failures,
-            calls,
-            open_for,
-            mode,
-            epoch,
-            ..
-        } => {
+        CircuitEvent::Opened { from, reason, failures, calls, open_for, mode, epoch, .. } => {
             let mut fields = named![from reason failures mode epoch];
             fields.push(("open_for_ms", in_millis(open_for)));
             fields.extend(calls.map(|calls| ("calls", calls.to_string())));
@@ -301,63 +268,25 @@ fn fields(event: &CircuitEvent) -> BTreeMap<String, String> {
         CircuitEvent::HalfOpen { mode, epoch, .. } | CircuitEvent::ModeChanged { mode, epoch, .. } => {
             named![mode epoch]
         }
-        CircuitEvent::Closed {
-            rejected,
-            outage,
-            mode,
-            epoch,
-            ..
-        } => {
+        CircuitEvent::Closed { rejected, outage, mode, epoch, .. } => {
             let mut fields = named![rejected mode epoch];
             fields.push(("outage_ms", in_millis(outage)));
             fields
         }
-        CircuitEvent::Rejected {
-            state,
-            retry_after,
-            suppressed,
-            mode,
-            ..
-        } => {
+        CircuitEvent::Rejected { state, retry_after, suppressed, mode, .. } => {
             let mut fields = named![state suppressed mode];
-            fields.extend(
-                retry_after
-                    .as_ref()
-                    .map(|left| ("retry_after_ms", in_millis(left))),
-            );
+            fields.extend(retry_after.as_ref().map(|left| ("retry_after_ms", in_millis(left))));
             fields
         }
-        CircuitEvent::Reset {
-            from,
-            rejected,
-            mode,
-            epoch,
-            ..
-        } => named![from rejected mode epoch],
-        CircuitEvent::Forgotten {
-            state,
-            rejected,
-            epoch,
-            ..
-        } => named![state rejected epoch],
-        CircuitEvent::StaleOutcome {
-            epoch,
-            admitted_epoch,
-            ..
-        } => named![epoch admitted_epoch],
-        CircuitEvent::Untracked {
-            max_circuits,
-            suppressed,
-            ..
-        } => named![max_circuits suppressed],
+        CircuitEvent::Reset { from, rejected, mode, epoch, .. } => named![from rejected mode epoch],
+        CircuitEvent::Forgotten { state, rejected, epoch, .. } => named![state rejected epoch],
+        CircuitEvent::StaleOutcome { epoch, admitted_epoch, .. } => named![epoch admitted_epoch],
+        CircuitEvent::Untracked { max_circuits, suppressed, .. } => named![max_circuits suppressed],
         other => panic!("an event without a row in the contract: {other:?}"),
     };
     fields.push(("event", event.name().to_owned()));
     fields.extend(event.circuit_key().map(|key| ("circuit_key", key.to_string())));
-    fields
-        .into_iter()
-        .map(|(field, value)| (field.to_owned(), value))
-        .collect()
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect()
 }
 
 #[tokio::test]
@@ -439,13 +368,7 @@ async fn half_open_is_reported_before_its_probe_is_sent() {
     call(&client, URL).await;
     assert_eq!(
         *order.lock().unwrap(),
-        [
-            "sent",
-            "circuit.opened",
-            "circuit.half_open",
-            "sent",
-            "circuit.closed"
-        ]
+        ["sent", "circuit.opened", "circuit.half_open", "sent", "circuit.closed"]
     );
 }
 
@@ -571,11 +494,7 @@ async fn f65_in_a_storm_the_events_of_each_circuit_form_a_chain_that_no_snapshot
         tokio::spawn(async move {
             for round in 0..CALLS {
                 transport.answer(if (round / 3 + task) % 2 == 0 { 503 } else { 200 });
-                call(
-                    &client,
-                    ["http://a.example.com", "http://b.example.com"][round % 2],
-                )
-                .await;
+                call(&client, ["http://a.example.com", "http://b.example.com"][round % 2]).await;
                 tokio::task::yield_now().await;
             }
         })
@@ -600,10 +519,7 @@ async fn f65_in_a_storm_the_events_of_each_circuit_form_a_chain_that_no_snapshot
         steps.sort_unstable_by_key(|(epoch, ..)| *epoch);
         let mut last = (0, CircuitState::Closed);
         for (epoch, from, to) in steps {
-            assert!(
-                last.0 < epoch && last.1 == from && from != to,
-                "{key}: {from} to {to} after {last:?}"
-            );
+            assert!(last.0 < epoch && last.1 == from && from != to, "{key}: {from} to {to} after {last:?}");
             last = (epoch, to);
         }
         assert_eq!(last.1, state(&breaker, &key));

@@ -38,11 +38,7 @@ fn stub() -> Fallback {
 }
 
 fn response(status: u16, body: &'static str) -> Response {
-    http::Response::builder()
-        .status(status)
-        .body(body)
-        .unwrap()
-        .into()
+    http::Response::builder().status(status).body(body).unwrap().into()
 }
 
 /// `fallback → breaker → transport`; the circuit of [`URL`] is forced open, the transport answers 200.
@@ -60,11 +56,7 @@ fn refused(fallback: Fallback) -> (CircuitBreaker, Transport, ClientWithMiddlewa
 
 /// `fallback → layer → transport`.
 fn around(fallback: Fallback, layer: impl Middleware, transport: &Transport) -> ClientWithMiddleware {
-    ClientBuilder::new(plain_client())
-        .with(fallback)
-        .with(layer)
-        .with(transport.clone())
-        .build()
+    ClientBuilder::new(plain_client()).with(fallback).with(layer).with(transport.clone()).build()
 }
 
 /// Reasons of the fallbacks that were logged.
@@ -105,11 +97,7 @@ async fn it_answers_for_an_open_circuit_and_for_a_full_bulkhead_and_says_why() {
     assert_eq!(call(&client, URL).await, STUBBED);
     assert_eq!(transport.hits(), 0);
 
-    let bulkhead = Bulkhead::builder()
-        .max_concurrent(1)
-        .max_queue(0)
-        .build()
-        .unwrap();
+    let bulkhead = Bulkhead::builder().max_concurrent(1).max_queue(0).build().unwrap();
     transport.hold();
     let client = around(stub(), bulkhead, &transport);
     let holder = tokio::spawn({
@@ -190,10 +178,7 @@ async fn the_context_owns_the_outcome_and_the_request() {
         let other = other.clone();
         async move {
             let error = context.outcome().as_ref().unwrap_err();
-            assert!(matches!(
-                Rejection::find(error),
-                Some(Rejection::CircuitOpen { .. })
-            ));
+            assert!(matches!(Rejection::find(error), Some(Rejection::CircuitOpen { .. })));
             let request = context.take_request().unwrap();
             assert!(context.request().is_none());
             other.execute(request).await
@@ -207,9 +192,7 @@ async fn the_context_owns_the_outcome_and_the_request() {
 #[tokio::test]
 async fn an_error_of_the_closure_is_handed_on_as_it_is() {
     let (_, _, client) = refused(Fallback::new(|_| async {
-        Err(reqwest_middleware::Error::Middleware(anyhow::anyhow!(
-            "cache is empty"
-        )))
+        Err(reqwest_middleware::Error::Middleware(anyhow::anyhow!("cache is empty")))
     }));
     let error = client.get(URL).send().await.unwrap_err();
     assert_eq!(error.to_string(), "cache is empty");
@@ -247,10 +230,7 @@ async fn a_body_that_cannot_be_copied_costs_the_closure_the_request_and_nothing_
         let request = context.request().map(|request| request.url().to_string());
         Ok(http::Response::new(format!("{request:?}")).into())
     }));
-    for (body, told) in [
-        (stream(), "None".to_owned()),
-        (Body::from("twice"), format!("Some({URL:?})")),
-    ] {
+    for (body, told) in [(stream(), "None".to_owned()), (Body::from("twice"), format!("Some({URL:?})"))] {
         let response = client.post(URL).body(body).send().await.unwrap();
         assert_eq!(response.text().await.unwrap(), told);
     }
@@ -275,20 +255,14 @@ async fn only_the_origin_of_the_request_changes() {
         .with(recorder.clone())
         .with(Transport::answering(201))
         .build();
-    let call = client
-        .post(url)
-        .header("authorization", "Bearer token")
-        .body("amount=7");
+    let call = client.post(url).header("authorization", "Bearer token").body("amount=7");
     assert_eq!(saw(&call.send().await), Saw::Status(201));
 
     let requests = recorder.0.lock().unwrap();
     let [request] = &requests[..] else {
         panic!("{requests:?}");
     };
-    assert_eq!(
-        request.url().as_str(),
-        "https://backup.example.com:8443/v1/a%20b?page=2&q=%26"
-    );
+    assert_eq!(request.url().as_str(), "https://backup.example.com:8443/v1/a%20b?page=2&q=%26");
     assert_eq!(request.method(), Method::POST);
     assert_eq!(request.headers()["authorization"], "Bearer token");
     assert_eq!(request.body().unwrap().as_bytes().unwrap(), b"amount=7");
@@ -481,13 +455,7 @@ fn nested(fallback: Fallback, trip: u32) -> Nested {
         .with(inner.clone())
         .with(transport.clone())
         .build();
-    Nested {
-        clock,
-        outer,
-        inner,
-        transport,
-        client,
-    }
+    Nested { clock, outer, inner, transport, client }
 }
 
 /// Fallbacks that would look sick, well, and sick again to a breaker that took them for the origin.
@@ -502,32 +470,21 @@ fn answers() -> [(Fallback, Saw); 3] {
 #[tokio::test]
 async fn its_answer_counts_neither_for_nor_against_the_origin() {
     for (fallback, expected) in answers() {
-        let Nested {
-            outer, inner, client, ..
-        } = nested(fallback, 2);
+        let Nested { outer, inner, client, .. } = nested(fallback, 2);
         assert_eq!(call(&client, URL).await, Saw::Status(503));
         inner.set_mode(KEY, CircuitMode::ForcedOpen).unwrap();
         for _ in 0..3 {
             assert_eq!(call(&client, URL).await, expected);
         }
         let circuit = outer.snapshot(KEY).unwrap();
-        assert_eq!(
-            (circuit.state, circuit.consecutive_failures),
-            (CircuitState::Closed, 1)
-        );
+        assert_eq!((circuit.state, circuit.consecutive_failures), (CircuitState::Closed, 1));
     }
 }
 
 #[tokio::test]
 async fn a_probe_that_a_fallback_answered_gives_its_slot_back() {
     for (fallback, expected) in answers() {
-        let Nested {
-            clock,
-            outer,
-            inner,
-            transport,
-            client,
-        } = nested(fallback, 1);
+        let Nested { clock, outer, inner, transport, client } = nested(fallback, 1);
         assert_eq!(call(&client, URL).await, Saw::Status(503));
         assert_eq!(state(&outer, KEY), CircuitState::Open);
         clock.advance(Duration::from_secs(30));
@@ -535,10 +492,7 @@ async fn a_probe_that_a_fallback_answered_gives_its_slot_back() {
         for _ in 0..3 {
             assert_eq!(call(&client, URL).await, expected);
             let circuit = outer.snapshot(KEY).unwrap();
-            assert_eq!(
-                (circuit.state, circuit.probes_in_flight),
-                (CircuitState::HalfOpen, 0)
-            );
+            assert_eq!((circuit.state, circuit.probes_in_flight), (CircuitState::HalfOpen, 0));
         }
         inner.reset(KEY);
         transport.answer(200);
@@ -556,14 +510,8 @@ async fn the_refused_answer_is_let_go_before_the_backup_is_asked() {
         .hold(Until::BodyEnd)
         .build()
         .unwrap();
-    let fallback = Fallback::to_origin(BACKUP).unwrap().when(|attempt| {
-        attempt
-            .result()
-            .as_ref()
-            .is_ok_and(|response| response.status() == 503)
-    });
-    assert_eq!(
-        call(&around(fallback, bulkhead, &transport), URL).await,
-        Saw::Status(200)
-    );
+    let fallback = Fallback::to_origin(BACKUP)
+        .unwrap()
+        .when(|attempt| attempt.result().as_ref().is_ok_and(|response| response.status() == 503));
+    assert_eq!(call(&around(fallback, bulkhead, &transport), URL).await, Saw::Status(200));
 }

@@ -61,12 +61,7 @@ impl Lab {
             .build()
             .unwrap();
         let transport = Transport::answering(200);
-        Self {
-            client: chain(&breaker, &transport),
-            breaker,
-            clock,
-            transport,
-        }
+        Self { client: chain(&breaker, &transport), breaker, clock, transport }
     }
 
     async fn send(&self, status: u16) -> Saw {
@@ -144,13 +139,8 @@ async fn f22_a_rate_opens_at_exactly_its_share() {
 
 #[tokio::test]
 async fn f22_a_rate_is_the_decimal_that_was_written() {
-    for (rate, failures, calls) in [
-        (0.1, 1, 10),
-        (0.3, 3, 10),
-        (0.7, 7, 10),
-        (0.3333, 1, 3),
-        (0.29, 29, 100),
-    ] {
+    for (rate, failures, calls) in [(0.1, 1, 10), (0.3, 3, 10), (0.7, 7, 10), (0.3333, 1, 3), (0.29, 29, 100)]
+    {
         let lab = || {
             let min_calls = u32::try_from(calls).unwrap();
             Lab::new(Trip::failure_rate(rate).min_calls(min_calls))
@@ -159,11 +149,7 @@ async fn f22_a_rate_is_the_decimal_that_was_written() {
         let first_sick = [vec![503; failures], vec![200; calls - failures]].concat();
         let first_well = [vec![200; calls - failures], vec![503; failures]].concat();
         for statuses in [first_sick, first_well] {
-            assert_eq!(
-                lab().opens_at(&statuses).await,
-                Some(calls),
-                "{rate} {statuses:?}"
-            );
+            assert_eq!(lab().opens_at(&statuses).await, Some(calls), "{rate} {statuses:?}");
         }
         let one_less = [vec![503; failures - 1], vec![200; calls - failures + 1]].concat();
         assert_eq!(lab().opens_at(&one_less).await, None, "{rate}");
@@ -174,10 +160,7 @@ async fn f22_a_rate_is_the_decimal_that_was_written() {
 
 #[tokio::test]
 async fn either_rule_opens() {
-    let (run, rate) = (
-        Trip::consecutive(3),
-        Trip::failure_rate(0.5).over(WINDOW).min_calls(6),
-    );
+    let (run, rate) = (Trip::consecutive(3), Trip::failure_rate(0.5).over(WINDOW).min_calls(6));
     for both in [run.or(rate), rate.or(run)] {
         assert_eq!(Lab::new(both).opens_at(&[503, 503, 503]).await, Some(3));
         assert_eq!(Lab::new(both).opens_at(&[503, 200].repeat(3)).await, Some(6));
@@ -211,11 +194,7 @@ fn f23_of_a_thousand_concurrent_failures_none_is_lost_and_none_counts_twice() {
     let breaker = CircuitBreaker::builder()
         .defaults(|circuit| {
             let all = u32::try_from(CALLS).unwrap();
-            circuit.trip(
-                Trip::failure_rate(1.0)
-                    .over(Duration::from_secs(3600))
-                    .min_calls(all),
-            )
+            circuit.trip(Trip::failure_rate(1.0).over(Duration::from_secs(3600)).min_calls(all))
         })
         .on_event(move |event| {
             if let CircuitEvent::Opened {
@@ -230,10 +209,7 @@ fn f23_of_a_thousand_concurrent_failures_none_is_lost_and_none_counts_twice() {
         })
         .build()
         .unwrap();
-    let client = ClientBuilder::new(plain_client())
-        .with(breaker.clone())
-        .with(Sick)
-        .build();
+    let client = ClientBuilder::new(plain_client()).with(breaker.clone()).with(Sick).build();
     for round in 1..=ROUNDS {
         let start = Barrier::new(THREADS);
         thread::scope(|scope| {

@@ -68,9 +68,7 @@ struct Parts {
 fn parts(weather: Weather) -> Parts {
     let failures = if matches!(weather, Opening | Open) { 2 } else { 10 };
     // The rate never opens it: its window is there to count.
-    let counting = Trip::failure_rate(1.0)
-        .over(Duration::from_secs(60))
-        .min_calls(1_000);
+    let counting = Trip::failure_rate(1.0).over(Duration::from_secs(60)).min_calls(1_000);
     let trip = Trip::consecutive(failures).or(counting);
     let transport = match weather {
         Fine => Transport::answering(200),
@@ -79,25 +77,15 @@ fn parts(weather: Weather) -> Parts {
         Down | Opening | Open | Crowded => Transport::answering(503),
     };
     Parts {
-        breaker: CircuitBreaker::builder()
-            .defaults(|circuit| circuit.trip(trip))
-            .build()
-            .unwrap(),
-        bulkhead: Bulkhead::builder()
-            .max_concurrent(1)
-            .max_wait(Duration::ZERO)
-            .build()
-            .unwrap(),
+        breaker: CircuitBreaker::builder().defaults(|circuit| circuit.trip(trip)).build().unwrap(),
+        bulkhead: Bulkhead::builder().max_concurrent(1).max_wait(Duration::ZERO).build().unwrap(),
         transport,
     }
 }
 
 impl Parts {
     fn held(&self) -> usize {
-        self.bulkhead
-            .snapshots()
-            .first()
-            .map_or(0, |gate| gate.in_flight + gate.queued)
+        self.bulkhead.snapshots().first().map_or(0, |gate| gate.in_flight + gate.queued)
     }
 }
 
@@ -108,18 +96,13 @@ async fn observe(order: Order, weather: Weather) -> Trace {
     let transport = &parts.transport;
     if let Open = weather {
         for _ in 0..2 {
-            assert_eq!(
-                call(&support::chain(&parts.breaker, transport), URL).await,
-                Saw::Status(503)
-            );
+            assert_eq!(call(&support::chain(&parts.breaker, transport), URL).await, Saw::Status(503));
         }
     }
     let holder = if let Crowded = weather {
         transport.hold();
-        let other = ClientBuilder::new(plain_client())
-            .with(parts.bulkhead.clone())
-            .with(transport.clone())
-            .build();
+        let other =
+            ClientBuilder::new(plain_client()).with(parts.bulkhead.clone()).with(transport.clone()).build();
         let holder = tokio::spawn(async move { call(&other, URL).await });
         tokio::task::yield_now().await;
         Some(holder)
@@ -145,13 +128,7 @@ async fn observe(order: Order, weather: Weather) -> Trace {
 
     let circuit = parts.breaker.snapshot(KEY).unwrap();
     let window = circuit.window.unwrap();
-    Trace {
-        got,
-        hits,
-        calls: (window.calls, window.failures),
-        state: circuit.state,
-        held,
-    }
+    Trace { got, hits, calls: (window.calls, window.failures), state: circuit.state, held }
 }
 
 type Order = fn(&Parts) -> ClientWithMiddleware;
@@ -162,13 +139,7 @@ type Row = (Weather, &'static str, usize, u64, u64, CircuitState, usize);
 
 async fn check(order: Order, rows: &[Row]) {
     for &(weather, got, hits, calls, failures, state, held) in rows {
-        let expected = Trace {
-            got: got.to_owned(),
-            hits,
-            calls: (calls, failures),
-            state,
-            held,
-        };
+        let expected = Trace { got: got.to_owned(), hits, calls: (calls, failures), state, held };
         assert_eq!(observe(order, weather).await, expected, "{weather:?}");
     }
 }
@@ -224,10 +195,7 @@ async fn the_preset_is_the_recommended_order() {
             .attempt_deadline(ATTEMPT)
             .build()
             .unwrap();
-        ClientBuilder::new(plain_client())
-            .with_resilience(&resilience)
-            .with(parts.transport.clone())
-            .build()
+        ClientBuilder::new(plain_client()).with_resilience(&resilience).with(parts.transport.clone()).build()
     };
     check(order, &RECOMMENDED).await;
 }
@@ -304,13 +272,8 @@ async fn a_deadline_outside_alone_leaves_a_hanging_origin_one_attempt() {
         },
     ];
     for order in orders {
-        let expected = Trace {
-            got: "deadline exceeded".to_owned(),
-            hits: 1,
-            calls: (1, 1),
-            state: CLOSED,
-            held: 1,
-        };
+        let expected =
+            Trace { got: "deadline exceeded".to_owned(), hits: 1, calls: (1, 1), state: CLOSED, held: 1 };
         assert_eq!(observe(order, Hanging).await, expected);
     }
 }
@@ -319,11 +282,7 @@ async fn a_deadline_outside_alone_leaves_a_hanging_origin_one_attempt() {
 #[tokio::test(start_paused = true)]
 async fn the_backup_is_called_through_all_layers_inside_the_fallback() {
     const BACKUP: &str = "http://backup.example.com";
-    let Parts {
-        breaker,
-        bulkhead,
-        transport,
-    } = parts(Open);
+    let Parts { breaker, bulkhead, transport } = parts(Open);
     for _ in 0..2 {
         call(&support::chain(&breaker, &transport), URL).await;
     }
@@ -335,10 +294,8 @@ async fn the_backup_is_called_through_all_layers_inside_the_fallback() {
         .attempt_deadline(ATTEMPT)
         .build()
         .unwrap();
-    let client = ClientBuilder::new(plain_client())
-        .with_resilience(&resilience)
-        .with(transport.clone())
-        .build();
+    let client =
+        ClientBuilder::new(plain_client()).with_resilience(&resilience).with(transport.clone()).build();
     transport.script([Reply::Hang, Reply::Status(200)]);
     assert_eq!(call(&client, URL).await, Saw::Status(200));
 

@@ -93,10 +93,8 @@ async fn f29_a_trailing_dot_is_the_same_circuit_and_the_host_header_stays_as_wri
         .resolve("localhost.", loopback)
         .build()
         .unwrap();
-    let breaker = CircuitBreaker::builder()
-        .defaults(|circuit| circuit.trip(Trip::consecutive(2)))
-        .build()
-        .unwrap();
+    let breaker =
+        CircuitBreaker::builder().defaults(|circuit| circuit.trip(Trip::consecutive(2))).build().unwrap();
     let client = ClientBuilder::new(resolving).with(breaker.clone()).build();
     let port = Url::parse(&server.url()).unwrap().port().unwrap();
     let dotted = format!("http://localhost.:{port}/");
@@ -183,10 +181,7 @@ async fn f30_neither_userinfo_nor_query_is_ever_printed() {
     printed.both(&misset.build().unwrap_err());
     for text in printed.0 {
         // The rest of the URL may be read, or nothing would be proved.
-        assert!(
-            text.contains("127.0.0.1") || text.contains("circuit open"),
-            "{text}"
-        );
+        assert!(text.contains("127.0.0.1") || text.contains("circuit open"), "{text}");
         assert!(!text.contains("s3cret") && !text.contains("token=abc"), "{text}");
     }
 }
@@ -278,12 +273,7 @@ async fn a_key_is_scheme_host_and_port_in_their_ascii_form() {
 async fn a_url_without_a_host_or_a_known_port_passes_and_leaves_nothing() {
     let (breaker, transport, client) = touchy_chain(Scope::Origin, 503);
     let sent = network(&breaker);
-    let urls = [
-        "custom://host/x",
-        "mailto:a@example.com",
-        "data:,x",
-        "file:///etc/hosts",
-    ];
+    let urls = ["custom://host/x", "mailto:a@example.com", "data:,x", "file:///etc/hosts"];
     for url in urls {
         for _ in 0..2 {
             let answered = client.execute(get(url)).await;
@@ -373,10 +363,7 @@ async fn of_two_settings_for_one_circuit_the_later_wins() {
 
 #[tokio::test]
 async fn a_shared_scope_is_one_circuit_for_everything() {
-    for (name, key) in [
-        ("gateway", "gateway"),
-        ("http://proxy/ignored", "http://proxy:80"),
-    ] {
+    for (name, key) in [("gateway", "gateway"), ("http://proxy/ignored", "http://proxy:80")] {
         let breaker = CircuitBreaker::builder()
             .scope(Scope::shared(name))
             .circuit(name, |circuit| circuit.trip(Trip::consecutive(2)))
@@ -446,10 +433,7 @@ async fn a_circuit_key_replaces_the_circuit_of_the_scope_for_one_request() {
     // A name is not the URL that it looks like.
     assert_eq!(call_under(&client, "localhost:3001").await, Saw::Status(503));
     assert_eq!(call(&client, "http://localhost:3001").await, Saw::Status(503));
-    assert_eq!(
-        keys(&breaker),
-        [KEY, "http://localhost:3001", "localhost:3001", "reports"]
-    );
+    assert_eq!(keys(&breaker), [KEY, "http://localhost:3001", "localhost:3001", "reports"]);
 }
 
 #[tokio::test]
@@ -474,11 +458,8 @@ async fn a_circuit_key_that_is_no_key_tracks_the_request_nowhere() {
 #[tokio::test]
 async fn a_named_circuit_has_the_settings_made_for_its_name() {
     let once = |circuit: CircuitSettings| circuit.trip(Trip::consecutive(1));
-    let breaker = CircuitBreaker::builder()
-        .circuit("reports", once)
-        .circuit("https://h/any", once)
-        .build()
-        .unwrap();
+    let breaker =
+        CircuitBreaker::builder().circuit("reports", once).circuit("https://h/any", once).build().unwrap();
     let client = chain(&breaker, &Transport::answering(503));
     for (key, second) in [
         ("reports", Saw::Rejected),
@@ -509,10 +490,7 @@ async fn a_bypass_is_seen_by_no_breaker_and_wins_over_a_circuit_key() {
     for _ in 0..2 {
         let health = client.get(URL).with_extension(BypassCircuit);
         assert_eq!(saw(&health.send().await), Saw::Status(503));
-        let report = client
-            .get(URL)
-            .with_extension(CircuitKey::new("reports"))
-            .with_extension(BypassCircuit);
+        let report = client.get(URL).with_extension(CircuitKey::new("reports")).with_extension(BypassCircuit);
         assert_eq!(saw(&report.send().await), Saw::Status(503));
     }
     assert_eq!(transport.hits(), 4);

@@ -28,10 +28,7 @@ use tokio::time::Instant;
 
 /// `resilience → transport`.
 fn chain(resilience: &Resilience, transport: &Transport) -> ClientWithMiddleware {
-    ClientBuilder::new(plain_client())
-        .with_resilience(resilience)
-        .with(transport.clone())
-        .build()
+    ClientBuilder::new(plain_client()).with_resilience(resilience).with(transport.clone()).build()
 }
 
 fn built(builder: ResilienceBuilder) -> Resilience {
@@ -54,21 +51,13 @@ async fn cut_off(client: &ClientWithMiddleware) -> (Duration, Duration) {
 
 /// Nothing but the parts that are asked for.
 fn bare() -> ResilienceBuilder {
-    Resilience::builder()
-        .deadline(None)
-        .retry(None)
-        .breaker(None)
-        .attempt_deadline(None)
+    Resilience::builder().deadline(None).retry(None).breaker(None).attempt_deadline(None)
 }
 
 /// Retries that wait no longer than a millisecond.
 fn retry(times: u32) -> Retry {
     let wait = Duration::from_millis(1);
-    Retry::builder()
-        .max_retries(times)
-        .backoff(wait, wait)
-        .build()
-        .unwrap()
+    Retry::builder().max_retries(times).backoff(wait, wait).build().unwrap()
 }
 
 fn stub() -> Fallback {
@@ -141,16 +130,10 @@ async fn each_part_can_be_switched_off() {
     }
     assert!(resilience.breaker().is_none());
 
-    let both = Resilience::builder()
-        .bulkhead(Bulkhead::per_origin(1).unwrap())
-        .fallback(stub());
+    let both = Resilience::builder().bulkhead(Bulkhead::per_origin(1).unwrap()).fallback(stub());
     let resilience = built(both.bulkhead(None).fallback(None));
     assert!(resilience.bulkhead().is_none());
-    resilience
-        .breaker()
-        .unwrap()
-        .set_mode(KEY, CircuitMode::ForcedOpen)
-        .unwrap();
+    resilience.breaker().unwrap().set_mode(KEY, CircuitMode::ForcedOpen).unwrap();
     assert_eq!(call(&chain(&resilience, &transport), URL).await, Saw::Rejected);
 }
 
@@ -167,10 +150,8 @@ async fn each_part_can_be_replaced() {
     let (limit, took) = cut_off(&chain(&built(retried), &transport)).await;
     assert_eq!((limit, took.as_secs(), transport.hits()), (second, 5, 5));
 
-    let breaker = CircuitBreaker::builder()
-        .defaults(|circuit| circuit.trip(Trip::consecutive(1)))
-        .build()
-        .unwrap();
+    let breaker =
+        CircuitBreaker::builder().defaults(|circuit| circuit.trip(Trip::consecutive(1))).build().unwrap();
     let resilience = built(bare().breaker(breaker.clone()).fallback(stub()));
     let client = chain(&resilience, &Transport::answering(503));
     assert_eq!(call(&client, URL).await, Saw::Status(503));
@@ -182,21 +163,10 @@ async fn each_part_can_be_replaced() {
 
 #[tokio::test(start_paused = true)]
 async fn clients_of_one_preset_and_of_its_clones_share_slots_and_circuits() {
-    let bulkhead = Bulkhead::builder()
-        .max_concurrent(1)
-        .max_queue(0)
-        .build()
-        .unwrap();
-    let resilience = built(
-        bare()
-            .breaker(CircuitBreaker::default())
-            .bulkhead(bulkhead.clone()),
-    );
+    let bulkhead = Bulkhead::builder().max_concurrent(1).max_queue(0).build().unwrap();
+    let resilience = built(bare().breaker(CircuitBreaker::default()).bulkhead(bulkhead.clone()));
     let transport = Transport::answering(200);
-    let (one, other) = (
-        chain(&resilience, &transport),
-        chain(&resilience.clone(), &transport),
-    );
+    let (one, other) = (chain(&resilience, &transport), chain(&resilience.clone(), &transport));
     transport.hold();
     let holder = tokio::spawn(async move { call(&one, URL).await });
     tokio::task::yield_now().await;
@@ -239,10 +209,7 @@ async fn it_lies_inside_the_layers_before_it_and_outside_those_after_it() {
         .with(Transport::answering(503))
         .build();
     assert_eq!(call(&client, URL).await, Saw::Status(503));
-    assert_eq!(
-        [before, after].map(|counter| counter.0.load(Ordering::SeqCst)),
-        [1, 3]
-    );
+    assert_eq!([before, after].map(|counter| counter.0.load(Ordering::SeqCst)), [1, 3]);
 }
 
 /// As the outermost layer it sees the end of the series alone, and what it says is not retried.
@@ -255,11 +222,7 @@ async fn the_fallback_has_the_last_word() {
             asked.0.fetch_add(1, Ordering::SeqCst);
             async move {
                 let status = context.outcome().as_ref().unwrap().status();
-                Ok(http::Response::builder()
-                    .status(status)
-                    .body("stub")
-                    .unwrap()
-                    .into())
+                Ok(http::Response::builder().status(status).body("stub").unwrap().into())
             }
         }
     });
@@ -288,11 +251,7 @@ async fn the_fallback_is_outside_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn the_time_in_the_queue_is_not_the_attempts() {
     let millis = Duration::from_millis;
-    let resilience = built(
-        bare()
-            .bulkhead(Bulkhead::per_origin(1).unwrap())
-            .attempt_deadline(millis(100)),
-    );
+    let resilience = built(bare().bulkhead(Bulkhead::per_origin(1).unwrap()).attempt_deadline(millis(100)));
     let transport = Transport::answering(200).then([200, 201].map(|status| Reply::Late(millis(90), status)));
     let client = chain(&resilience, &transport);
     let begun = Instant::now();

@@ -45,9 +45,7 @@ impl Rules {
             #[allow(clippy::cast_precision_loss, reason = "small numbers")]
             let share = failures as f64 / calls as f64;
             Trip::from(
-                Trip::failure_rate(share)
-                    .over(self.window)
-                    .min_calls(u32::try_from(min_calls).unwrap()),
+                Trip::failure_rate(share).over(self.window).min_calls(u32::try_from(min_calls).unwrap()),
             )
         });
         let trip = match (run, rate) {
@@ -65,33 +63,19 @@ impl Rules {
 }
 
 fn rules() -> impl Strategy<Value = Rules> {
-    let rate = prop::option::of((
-        prop::sample::select(vec![(1, 2), (1, 4), (1, 1), (3, 10)]),
-        1..5_u64,
-    ));
-    (
-        prop::option::of(1..4_u32),
-        rate,
-        1..100_u32,
-        0..60_u32,
-        1..6_u32,
-        1..4_usize,
-        1..4_usize,
-        1..150_u32,
-    )
-        .prop_map(
-            |(consecutive, rate, window, open_for, growth, probes, success_threshold, lease)| Rules {
-                // One rule at least.
-                consecutive: consecutive.or(rate.is_none().then_some(2)),
-                rate: rate.map(|((failures, calls), min_calls)| (failures, calls, min_calls)),
-                window: window * MILLI,
-                open_for: open_for * MILLI,
-                max_open_for: growth * open_for * MILLI,
-                probes,
-                success_threshold,
-                lease: lease * MILLI,
-            },
-        )
+    let rate = prop::option::of((prop::sample::select(vec![(1, 2), (1, 4), (1, 1), (3, 10)]), 1..5_u64));
+    (prop::option::of(1..4_u32), rate, 1..100_u32, 0..60_u32, 1..6_u32, 1..4_usize, 1..4_usize, 1..150_u32)
+        .prop_map(|(consecutive, rate, window, open_for, growth, probes, success_threshold, lease)| Rules {
+            // One rule at least.
+            consecutive: consecutive.or(rate.is_none().then_some(2)),
+            rate: rate.map(|((failures, calls), min_calls)| (failures, calls, min_calls)),
+            window: window * MILLI,
+            open_for: open_for * MILLI,
+            max_open_for: growth * open_for * MILLI,
+            probes,
+            success_threshold,
+            lease: lease * MILLI,
+        })
 }
 
 #[derive(Clone, Debug)]
@@ -185,10 +169,7 @@ impl Model {
     }
 
     fn end_lease(&mut self) {
-        if let State::HalfOpen {
-            out: 1.., youngest, ..
-        } = self.state
-        {
+        if let State::HalfOpen { out: 1.., youngest, .. } = self.state {
             let end = youngest + self.rules.lease;
             if end <= self.now {
                 self.open(end);
@@ -207,20 +188,12 @@ impl Model {
         }
         self.end_lease();
         if matches!(self.state, State::Open { until } if until <= self.now) {
-            self.become_(State::HalfOpen {
-                out: 0,
-                passed: 0,
-                youngest: self.now,
-            });
+            self.become_(State::HalfOpen { out: 0, passed: 0, youngest: self.now });
         }
         let admitted = match &mut self.state {
             State::Closed(_) => true,
             State::Open { .. } => false,
-            State::HalfOpen {
-                out,
-                passed,
-                youngest,
-            } => {
+            State::HalfOpen { out, passed, youngest } => {
                 let free = *out < self.rules.probes && *out + *passed < self.rules.success_threshold;
                 if free {
                     *out += 1;
@@ -233,11 +206,7 @@ impl Model {
             return Sent::Sent(Some(self.epoch));
         }
         self.rejected += 1;
-        if self.mode == CircuitMode::Shadow {
-            Sent::Sent(None)
-        } else {
-            Sent::Refused
-        }
+        if self.mode == CircuitMode::Shadow { Sent::Sent(None) } else { Sent::Refused }
     }
 
     /// `failed`: none for an outcome that is ignored.
@@ -308,9 +277,7 @@ impl Model {
         };
         let step = self.rules.window.as_nanos() / 10;
         let number = |time: &Duration| time.as_nanos() / step;
-        let inside = outcomes
-            .iter()
-            .filter(|(time, _)| number(&self.now) < number(time) + 10);
+        let inside = outcomes.iter().filter(|(time, _)| number(&self.now) < number(time) + 10);
         let failures = inside.clone().filter(|(_, failed)| *failed).count();
         (inside.count() as u64, failures as u64)
     }
@@ -417,21 +384,12 @@ fn live(rules: Rules, steps: Vec<Step>) -> std::result::Result<(), TestCaseError
         prop_assert_eq!(seen.mode, model.mode);
         prop_assert_eq!(seen.consecutive_failures, model.run());
         prop_assert_eq!(
-            seen.window
-                .map_or((0, 0), |window| (window.calls, window.failures)),
-            if model.rules.rate.is_some() {
-                model.window()
-            } else {
-                (0, 0)
-            }
+            seen.window.map_or((0, 0), |window| (window.calls, window.failures)),
+            if model.rules.rate.is_some() { model.window() } else { (0, 0) }
         );
         prop_assert_eq!(seen.retry_after, model.retry_after());
         prop_assert_eq!(seen.rejected, model.rejected);
-        let in_flight = if let State::HalfOpen { out, .. } = model.state {
-            out
-        } else {
-            0
-        };
+        let in_flight = if let State::HalfOpen { out, .. } = model.state { out } else { 0 };
         prop_assert_eq!(seen.probes_in_flight as usize, in_flight);
         prop_assert_eq!(seen.opened_at.is_some(), seen.state != CircuitState::Closed);
         // Epochs are other numbers than the model's, but they grow exactly when those do.

@@ -49,13 +49,7 @@ impl World {
             .build()
             .unwrap();
         let transport = Transport::answering(200);
-        Self {
-            client: chain(&breaker, &transport),
-            clock,
-            breaker,
-            transport,
-            log: Log::listen(),
-        }
+        Self { client: chain(&breaker, &transport), clock, breaker, transport, log: Log::listen() }
     }
 
     /// One call that succeeds.
@@ -116,11 +110,9 @@ async fn a_fresh_circuit_goes_first_then_a_counted_one_then_an_open_one_whose_wa
             }
         }
         world.clock.advance(OPEN_FOR);
-        for (newcomer, left) in [
-            ("x", ["over", "patient", "x"]),
-            ("y", ["over", "x", "y"]),
-            ("z", ["x", "y", "z"]),
-        ] {
+        for (newcomer, left) in
+            [("x", ["over", "patient", "x"]), ("y", ["over", "x", "y"]), ("z", ["x", "y", "z"])]
+        {
             // They open, so that none of them is the next to go.
             world.fail(&format!("http://{newcomer}")).await;
             assert_eq!(world.hosts(), left, "{order:?}");
@@ -153,14 +145,8 @@ async fn what_the_settings_force_open_is_refused_however_full_the_breaker_is() {
     world.fail("http://open").await;
     let hits = world.transport.hits();
     let refused = world.client.get("http://refusing").send().await.unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "request not sent: circuit http://refusing:80 is forced open"
-    );
-    assert_eq!(
-        (world.hosts(), world.transport.hits()),
-        (vec!["open".to_owned()], hits)
-    );
+    assert_eq!(refused.to_string(), "request not sent: circuit http://refusing:80 is forced open");
+    assert_eq!((world.hosts(), world.transport.hits()), (vec!["open".to_owned()], hits));
 }
 
 #[tokio::test]
@@ -197,10 +183,9 @@ async fn a_circuit_that_goes_while_not_closed_is_forgotten_in_the_log() {
     assert_eq!(world.hosts(), ["y"]);
 
     let lines = world.log.of("circuit.forgotten");
-    for (line, (key, state, rejected)) in lines.iter().zip([
-        ("http://open:80", "open", "2"),
-        ("http://half-open:80", "half_open", "0"),
-    ]) {
+    for (line, (key, state, rejected)) in
+        lines.iter().zip([("http://open:80", "open", "2"), ("http://half-open:80", "half_open", "0")])
+    {
         assert_eq!(line.level, Level::INFO);
         assert_eq!(line.names(), ["circuit_key", "epoch", "rejected", "state"]);
         assert_eq!(line.get("circuit_key"), key);
@@ -212,11 +197,7 @@ async fn a_circuit_that_goes_while_not_closed_is_forgotten_in_the_log() {
 
 #[tokio::test]
 async fn a_circuit_that_protects_somebody_or_is_under_orders_never_goes() {
-    for mode in [
-        CircuitMode::ForcedOpen,
-        CircuitMode::ForcedClosed,
-        CircuitMode::Shadow,
-    ] {
+    for mode in [CircuitMode::ForcedOpen, CircuitMode::ForcedClosed, CircuitMode::Shadow] {
         let world = World::with_room_for(3);
         let probe = world.probe("http://probed").await;
         world.fail("http://open").await;
@@ -387,10 +368,7 @@ async fn the_epochs_of_a_key_only_grow_however_often_its_circuit_is_made_anew() 
     let mut logged = BTreeMap::<_, Vec<u64>>::new();
     for line in world.log.lines() {
         let epoch = line.get("epoch").parse().unwrap();
-        logged
-            .entry(line.get("circuit_key").to_owned())
-            .or_default()
-            .push(epoch);
+        logged.entry(line.get("circuit_key").to_owned()).or_default().push(epoch);
     }
     // Opened and forgotten by turns; the last one is still there.
     assert_eq!(logged["http://a:80"].len(), 40);
@@ -407,11 +385,9 @@ async fn a_circuit_used_lately_gets_a_second_chance_and_no_third() {
     for url in ["http://a", "http://b", "http://c", "http://a"] {
         world.succeed(url).await;
     }
-    for (newcomer, left) in [
-        ("http://x", ["a", "c", "x"]),
-        ("http://y", ["a", "x", "y"]),
-        ("http://z", ["x", "y", "z"]),
-    ] {
+    for (newcomer, left) in
+        [("http://x", ["a", "c", "x"]), ("http://y", ["a", "x", "y"]), ("http://z", ["x", "y", "z"])]
+    {
         world.succeed(newcomer).await;
         assert_eq!(world.hosts(), left);
     }

@@ -68,10 +68,7 @@ fn through(retry: RetryBuilder, transport: &Transport) -> ClientWithMiddleware {
 
 /// `retry → breaker → transport`.
 fn guarded(retry: RetryBuilder, breaker: &CircuitBreaker, transport: &Transport) -> ClientWithMiddleware {
-    stack(
-        [Arc::new(retry.build().unwrap()), Arc::new(breaker.clone())],
-        transport,
-    )
+    stack([Arc::new(retry.build().unwrap()), Arc::new(breaker.clone())], transport)
 }
 
 /// `deadline → retry → transport`.
@@ -88,9 +85,7 @@ impl RetryPolicy for Fixed {
         if self.0 <= past {
             return RetryDecision::DoNotRetry;
         }
-        RetryDecision::Retry {
-            execute_after: SystemTime::now() + self.1,
-        }
+        RetryDecision::Retry { execute_after: SystemTime::now() + self.1 }
     }
 }
 
@@ -99,9 +94,7 @@ struct At(SystemTime);
 
 impl RetryPolicy for At {
     fn should_retry(&self, _: SystemTime, _: u32) -> RetryDecision {
-        RetryDecision::Retry {
-            execute_after: self.0,
-        }
+        RetryDecision::Retry { execute_after: self.0 }
     }
 }
 
@@ -237,10 +230,7 @@ async fn a_stream_is_what_is_told_of_first_also_where_no_retry_is_allowed() {
         put(keen()).with_extension(NoRetry),
     ];
     for request in requests {
-        assert_eq!(
-            tell(request).await,
-            (Saw::Status(503), (1, StopReason::StreamingBody))
-        );
+        assert_eq!(tell(request).await, (Saw::Status(503), (1, StopReason::StreamingBody)));
     }
 }
 
@@ -274,11 +264,8 @@ async fn only_idempotent_methods_are_retried_unless_the_caller_vouches_for_the_r
     let client = through(keen(), &Transport::answering(503));
     for method in safe.iter().chain(&unsafe_) {
         let request = || client.request(method.parse().unwrap(), URL).body("twice");
-        let expected = if safe.contains(method) {
-            (3, StopReason::Attempts)
-        } else {
-            (1, StopReason::UnsafeMethod)
-        };
+        let expected =
+            if safe.contains(method) { (3, StopReason::Attempts) } else { (1, StopReason::UnsafeMethod) };
         assert_eq!(tell(request()).await.1, expected, "{method}");
         let vouched = [
             request().header("Idempotency-Key", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
@@ -314,10 +301,7 @@ async fn a_request_says_for_itself_how_often_it_may_be_retried() {
     for (retry, say, attempts) in calls {
         let transport = Transport::answering(503);
         let request = say(through(retry, &transport).get(URL));
-        assert_eq!(
-            tell(request).await,
-            (Saw::Status(503), (attempts, StopReason::Attempts))
-        );
+        assert_eq!(tell(request).await, (Saw::Status(503), (attempts, StopReason::Attempts)));
         assert_eq!(transport.hits(), attempts as usize);
     }
 }
@@ -325,18 +309,12 @@ async fn a_request_says_for_itself_how_often_it_may_be_retried() {
 #[tokio::test(start_paused = true)]
 async fn f35_a_post_is_sent_once_unless_its_connect_error_can_be_trusted() {
     for trust in [false, true] {
-        for (reply, is_retried) in [
-            (Reply::Status(502), false),
-            (timed_out().await, false),
-            (refused().await, trust),
-        ] {
+        for (reply, is_retried) in
+            [(Reply::Status(502), false), (timed_out().await, false), (refused().await, trust)]
+        {
             let transport = Transport::answering(200).then([reply]);
             let client = through(keen().trust_connect_errors(trust), &transport);
-            let expected = if is_retried {
-                (2, StopReason::Settled)
-            } else {
-                (1, StopReason::UnsafeMethod)
-            };
+            let expected = if is_retried { (2, StopReason::Settled) } else { (1, StopReason::UnsafeMethod) };
             assert_eq!(tell(client.post(URL).body("an order")).await.1, expected);
             assert_eq!(transport.hits(), expected.0 as usize);
             assert_eq!(transport.seen().pop().unwrap().body, Some("an order".into()));
@@ -350,26 +328,18 @@ async fn f46_a_request_that_cannot_be_built_is_neither_retried_nor_charged_to_th
     let transport = Transport::answering(200).then((0..20).map(|_| Reply::BuilderError));
     let client = guarded(keen(), &breaker, &transport);
     for _ in 0..20 {
-        assert_eq!(
-            tell(client.get(URL)).await,
-            (Saw::Error, (1, StopReason::Settled))
-        );
+        assert_eq!(tell(client.get(URL)).await, (Saw::Error, (1, StopReason::Settled)));
     }
     assert_eq!(transport.hits(), 20);
     // Reqwest itself refuses an unknown scheme before it touches the network.
-    let client = ClientBuilder::new(plain_client())
-        .with(keen().build().unwrap())
-        .with(breaker.clone())
-        .build();
+    let client =
+        ClientBuilder::new(plain_client()).with(keen().build().unwrap()).with(breaker.clone()).build();
     for _ in 0..20 {
         let told = tell(client.get("gopher://api.example.com:80/")).await;
         assert_eq!(told, (Saw::Error, (1, StopReason::Settled)));
     }
     assert_eq!(state(&breaker, KEY), CircuitState::Closed);
-    assert_eq!(
-        state(&breaker, "gopher://api.example.com:80"),
-        CircuitState::Closed
-    );
+    assert_eq!(state(&breaker, "gopher://api.example.com:80"), CircuitState::Closed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,10 +375,7 @@ async fn a_rule_of_ones_own_decides_on_outcomes_and_on_nothing_else() {
     let breaker = breaker(5);
     breaker.set_mode(KEY, CircuitMode::ForcedOpen).unwrap();
     let client = guarded(unless_200(), &breaker, &Transport::answering(200));
-    assert_eq!(
-        tell(client.get(URL)).await,
-        (Saw::Rejected, (1, StopReason::Rejected))
-    );
+    assert_eq!(tell(client.get(URL)).await, (Saw::Rejected, (1, StopReason::Rejected)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -416,11 +383,7 @@ async fn a_rule_sees_the_method_the_time_and_what_would_be_done_without_it() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&seen);
     let retry = keen().retry_if(move |attempt| {
-        let note = (
-            attempt.method().clone(),
-            attempt.elapsed(),
-            attempt.default_verdict(),
-        );
+        let note = (attempt.method().clone(), attempt.elapsed(), attempt.default_verdict());
         notes.lock().unwrap().push(note);
         attempt.default_verdict() == Verdict::Failure
     });
@@ -433,10 +396,7 @@ async fn a_rule_sees_the_method_the_time_and_what_would_be_done_without_it() {
         Transport::answering(200).then(attempts.map(|(late, status, _)| Reply::Late(late, status)));
     let request = through(retry, &transport).put(URL);
     assert_eq!(tell(request).await, (Saw::Status(501), (3, StopReason::Settled)));
-    assert_eq!(
-        *seen.lock().unwrap(),
-        attempts.map(|(late, _, verdict)| (Method::PUT, late, verdict))
-    );
+    assert_eq!(*seen.lock().unwrap(), attempts.map(|(late, _, verdict)| (Method::PUT, late, verdict)));
 }
 
 // What is sent, and when.
@@ -458,10 +418,9 @@ async fn f34_every_attempt_sends_the_same_request() {
 #[tokio::test(start_paused = true)]
 async fn f33_a_streaming_body_is_sent_once_and_the_answer_is_the_callers() {
     let log = Log::listen();
-    for (method, reason) in [
-        (Method::POST, StopReason::UnsafeMethod),
-        (Method::PUT, StopReason::StreamingBody),
-    ] {
+    for (method, reason) in
+        [(Method::POST, StopReason::UnsafeMethod), (Method::PUT, StopReason::StreamingBody)]
+    {
         for (reply, saw, reason) in [
             (Reply::Status(200), Saw::Status(200), StopReason::Settled),
             (Reply::Status(503), Saw::Status(503), reason),
@@ -566,10 +525,7 @@ async fn a_policy_is_told_when_the_call_began_and_of_the_retries_so_far() {
     }
 
     let asked = Arc::default();
-    let client = through(
-        keen().policy(Asked(Arc::clone(&asked))),
-        &Transport::answering(503),
-    );
+    let client = through(keen().policy(Asked(Arc::clone(&asked))), &Transport::answering(503));
     let before = SystemTime::now();
     call(&client, URL).await;
     let asked = asked.lock().unwrap();
@@ -587,10 +543,7 @@ async fn a_policy_whose_waits_are_always_over_makes_no_call_spin_nor_miss_its_de
     assert_eq!(transport.gaps(), [MILLI; 1_000]);
     // One that never has enough.
     let request = hurried(100 * MILLI, keen().policy(At(UNIX_EPOCH)), &transport).get(URL);
-    assert_eq!(
-        tell(request).await,
-        (Saw::Status(503), (100, StopReason::Deadline))
-    );
+    assert_eq!(tell(request).await, (Saw::Status(503), (100, StopReason::Deadline)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -605,10 +558,7 @@ async fn a_policy_that_waits_for_ages_lets_the_call_sleep_or_end_at_its_deadline
         assert!(timeout(DAY, client.get(URL).send()).await.is_err());
         assert_eq!(transport.hits(), 1);
         let client = hurried(DAY, keen().policy(At(then)), &transport);
-        assert_eq!(
-            tell(client.get(URL)).await,
-            (Saw::Status(503), (1, StopReason::Deadline))
-        );
+        assert_eq!(tell(client.get(URL)).await, (Saw::Status(503), (1, StopReason::Deadline)));
     }
 }
 
@@ -628,26 +578,17 @@ async fn a_panic_of_a_policy_unwinds_its_call_alone() {
     let request = client.get(URL).with_extension(handle.clone()).send();
     assert!(AssertUnwindSafe(request).catch_unwind().await.is_err());
     assert_eq!(told(&handle), (1, StopReason::Unfinished));
-    assert_eq!(
-        tell(client.get(URL)).await,
-        (Saw::Status(200), (1, StopReason::Settled))
-    );
+    assert_eq!(tell(client.get(URL)).await, (Saw::Status(200), (1, StopReason::Settled)));
 }
 
 /// The wait before the retry of one answer with these headers `Retry-After`; none where it ends the series.
 async fn wait_after(retry: RetryBuilder, retry_after: &[&[u8]]) -> Option<Duration> {
-    let headers = retry_after
-        .iter()
-        .map(|value| HeaderValue::from_bytes(value).unwrap());
+    let headers = retry_after.iter().map(|value| HeaderValue::from_bytes(value).unwrap());
     let busy = http::Response::builder().status(503);
     let busy = headers.fold(busy, |busy, value| busy.header("retry-after", value));
     let transport = Transport::answering(200).then([Reply::Response(busy.body("").unwrap().into())]);
     let told = tell(through(retry, &transport).get(URL)).await.1;
-    let expected = if transport.hits() == 2 {
-        (2, StopReason::Settled)
-    } else {
-        (1, StopReason::RetryAfter)
-    };
+    let expected = if transport.hits() == 2 { (2, StopReason::Settled) } else { (1, StopReason::RetryAfter) };
     assert_eq!(told, expected);
     transport.gaps().pop()
 }
@@ -668,16 +609,8 @@ async fn the_wait_is_the_longer_of_what_the_policy_and_the_origin_ask_for() {
 async fn an_origin_that_asks_for_too_long_a_wait_ends_the_series() {
     let at_once = || keen().backoff(Duration::ZERO, Duration::ZERO);
     assert_eq!(wait_after(at_once(), &[b"60"]).await, Some(60 * SECOND));
-    for too_long in [
-        "61",
-        "99999999999999999999999999",
-        "Fri, 31 Dec 9999 23:59:59 GMT",
-    ] {
-        assert_eq!(
-            wait_after(at_once(), &[too_long.as_bytes()]).await,
-            None,
-            "{too_long}"
-        );
+    for too_long in ["61", "99999999999999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"] {
+        assert_eq!(wait_after(at_once(), &[too_long.as_bytes()]).await, None, "{too_long}");
     }
     let none = || at_once().max_retry_after(Duration::ZERO);
     assert_eq!(wait_after(none(), &[b"1"]).await, None);
@@ -717,10 +650,7 @@ async fn f45_a_hanging_origin_is_tried_as_often_as_attempts_and_deadline_allow()
 
     let transport = hanging();
     let client = stack([retry(), within(100)], &transport);
-    assert_eq!(
-        tell(client.get(URL)).await,
-        (Saw::Rejected, (4, StopReason::Attempts))
-    );
+    assert_eq!(tell(client.get(URL)).await, (Saw::Rejected, (4, StopReason::Attempts)));
     assert_eq!(transport.hits(), 4);
 
     let transport = hanging();
@@ -736,10 +666,7 @@ async fn f45_a_hanging_origin_is_tried_as_often_as_attempts_and_deadline_allow()
     let transport = Transport::answering(200).then([Reply::Header(503, "retry-after", "10")]);
     let client = stack([within(250), retry(), within(100)], &transport);
     let begun = Instant::now();
-    assert_eq!(
-        tell(client.get(URL)).await,
-        (Saw::Status(503), (1, StopReason::Deadline))
-    );
+    assert_eq!(tell(client.get(URL)).await, (Saw::Status(503), (1, StopReason::Deadline)));
     assert_eq!((transport.hits(), begun.elapsed()), (1, Duration::ZERO));
 }
 
@@ -766,10 +693,9 @@ async fn f38_the_last_answer_is_the_one_that_the_caller_gets() {
 
 #[tokio::test(start_paused = true)]
 async fn f41_a_retry_in_a_retry_multiplies_attempts_unless_they_share_a_budget() {
-    for (budget, attempts, stopped) in [
-        (RetryBudget::unlimited(), 9, StopReason::Attempts),
-        (tokens(2), 3, StopReason::Budget),
-    ] {
+    for (budget, attempts, stopped) in
+        [(RetryBudget::unlimited(), 9, StopReason::Attempts), (tokens(2), 3, StopReason::Budget)]
+    {
         let transport = Transport::answering(200);
         for _ in 0..9 {
             transport.script([refused().await]);
@@ -777,12 +703,7 @@ async fn f41_a_retry_in_a_retry_multiplies_attempts_unless_they_share_a_budget()
         let retry = || Arc::new(Retry::builder().budget(budget.clone()).build().unwrap());
         let client = stack([retry(), retry()], &transport);
         let handle = RetryReportHandle::new();
-        let error = client
-            .get(URL)
-            .with_extension(handle.clone())
-            .send()
-            .await
-            .unwrap_err();
+        let error = client.get(URL).with_extension(handle.clone()).send().await.unwrap_err();
         assert!(error.is_connect(), "{error:?}");
         assert_eq!(told(&handle), (attempts, stopped));
         assert_eq!(transport.hits(), attempts as usize);
@@ -797,10 +718,7 @@ async fn f42_a_call_that_is_rejected_neither_sleeps_nor_takes_a_token() {
     let client = guarded(Retry::builder().budget(tokens(1)), &breaker, &transport);
     let begun = Instant::now();
     for _ in 0..20 {
-        assert_eq!(
-            tell(client.get(URL)).await,
-            (Saw::Rejected, (1, StopReason::Rejected))
-        );
+        assert_eq!(tell(client.get(URL)).await, (Saw::Rejected, (1, StopReason::Rejected)));
     }
     assert_eq!((transport.hits(), begun.elapsed()), (1, Duration::ZERO));
     // The one token is still there.
@@ -811,11 +729,7 @@ async fn f42_a_call_that_is_rejected_neither_sleeps_nor_takes_a_token() {
 #[tokio::test(start_paused = true)]
 async fn f43_a_circuit_that_opens_during_a_series_ends_it_with_the_last_real_answer() {
     let transport = Transport::answering(200).then(["A", "B"].map(|body| Reply::Body(503, body)));
-    let response = guarded(keen(), &breaker(2), &transport)
-        .get(URL)
-        .send()
-        .await
-        .unwrap();
+    let response = guarded(keen(), &breaker(2), &transport).get(URL).send().await.unwrap();
     assert_eq!(response.status(), 503);
     assert_eq!(reported(&response), Some((3, StopReason::Rejected)));
     assert_eq!(response.text().await.unwrap(), "B");
@@ -846,9 +760,7 @@ async fn f44_a_breaker_inside_counts_attempts_and_one_outside_counts_calls() {
 }
 
 fn state_or_closed(breaker: &CircuitBreaker) -> CircuitState {
-    breaker
-        .snapshot(KEY)
-        .map_or(CircuitState::Closed, |circuit| circuit.state)
+    breaker.snapshot(KEY).map_or(CircuitState::Closed, |circuit| circuit.state)
 }
 
 /// What a caller gets when the circuit opened between this answer and its retry.
@@ -868,10 +780,7 @@ async fn f74_an_answer_that_was_read_whole_outlives_the_rejection_and_another_do
 
     let transport = Transport::answering(200).then([Reply::Body(503, "0123456789"), Reply::Endless(503)]);
     let client = guarded(keen().max_retries(5), &breaker(2), &transport);
-    assert_eq!(
-        tell(client.get(URL)).await,
-        (Saw::Rejected, (3, StopReason::Rejected))
-    );
+    assert_eq!(tell(client.get(URL)).await, (Saw::Rejected, (3, StopReason::Rejected)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -907,13 +816,8 @@ async fn an_answer_that_was_read_is_still_the_same() {
         .header("x-request-id", "7")
         .extension(Mark(7))
         .body(streaming(MILLI, 3));
-    let response = after_rejection(Reply::Response(busy.unwrap().into()))
-        .await
-        .unwrap();
-    assert_eq!(
-        (response.status().as_u16(), response.version()),
-        (503, Version::HTTP_2)
-    );
+    let response = after_rejection(Reply::Response(busy.unwrap().into())).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.version()), (503, Version::HTTP_2));
     assert_eq!(*response.url(), url);
     assert_eq!(response.headers()["x-request-id"], "7");
     assert_eq!(response.extensions().get(), Some(&Mark(7)));
@@ -939,10 +843,7 @@ async fn reading_an_answer_takes_none_but_the_time_of_the_wait() {
 async fn reading_an_answer_does_not_make_a_retry_miss_its_deadline() {
     let transport = Transport::answering(200).then([Reply::Endless(503), Reply::Late(10 * MILLI, 200)]);
     let client = hurried(40 * MILLI, keen().policy(Fixed(1, 20 * MILLI)), &transport);
-    assert_eq!(
-        tell(client.get(URL)).await,
-        (Saw::Status(200), (2, StopReason::Settled))
-    );
+    assert_eq!(tell(client.get(URL)).await, (Saw::Status(200), (2, StopReason::Settled)));
 }
 
 // What is told.
@@ -951,10 +852,8 @@ async fn reading_an_answer_does_not_make_a_retry_miss_its_deadline() {
 async fn a_first_attempt_that_calls_for_no_retry_writes_nothing() {
     let left = Arc::new(Mutex::new(None));
     let note = Arc::clone(&left);
-    let look = Look(
-        |_| {},
-        move |extensions| *note.lock().unwrap() = extensions.get::<RetryReport>().copied(),
-    );
+    let look =
+        Look(|_| {}, move |extensions| *note.lock().unwrap() = extensions.get::<RetryReport>().copied());
     let transport = Transport::answering(200).then([Reply::Status(404)]);
     let client = stack([Arc::new(look), Arc::new(keen().build().unwrap())], &transport);
     for _ in 0..2 {
@@ -1027,10 +926,7 @@ async fn a_handle_is_up_to_date_at_every_attempt_and_after_every_end() {
         transport.script([timed_out().await]);
     }
     assert!(send().await.is_err());
-    assert_eq!(
-        *notes.lock().unwrap(),
-        [1, 2, 3, 4].map(|n| (n, StopReason::Unfinished))
-    );
+    assert_eq!(*notes.lock().unwrap(), [1, 2, 3, 4].map(|n| (n, StopReason::Unfinished)));
     assert_eq!(told(&handle), (4, StopReason::Attempts));
     // An error that ends the first attempt.
     transport.script([Reply::BuilderError]);
@@ -1086,11 +982,8 @@ async fn every_retry_gets_its_own_copy_of_the_extensions_and_the_last_one_is_han
         },
         |_| {},
     );
-    let layers: [Arc<dyn Middleware>; 3] = [
-        Arc::new(outer),
-        Arc::new(keen().build().unwrap()),
-        Arc::new(inner),
-    ];
+    let layers: [Arc<dyn Middleware>; 3] =
+        [Arc::new(outer), Arc::new(keen().build().unwrap()), Arc::new(inner)];
     call(&stack(layers, &Transport::answering(503)), URL).await;
     let [found, handed_back] = notes.map(|notes| notes.lock().unwrap().clone());
     assert_eq!(found, [Some(Mark(0)); 3]);
@@ -1142,15 +1035,8 @@ async fn assert_throttled(
 
     let lines = log.of(event);
     assert_eq!(log.lines(), lines);
-    let told = lines
-        .iter()
-        .map(|line| (line.get("origin"), line.get("suppressed")));
-    let expected = [
-        (KEY, "0"),
-        ("http://other.example.com:80", "0"),
-        (KEY, "5"),
-        (KEY, "1"),
-    ];
+    let told = lines.iter().map(|line| (line.get("origin"), line.get("suppressed")));
+    let expected = [(KEY, "0"), ("http://other.example.com:80", "0"), (KEY, "5"), (KEY, "1")];
     assert_eq!(told.collect::<Vec<_>>(), expected);
     for line in lines {
         assert_eq!(line.level, level);
@@ -1175,27 +1061,13 @@ async fn the_end_of_a_series_is_reported_once_a_second_for_each_origin() {
     assert_throttled(client, Body::default, Level::WARN, event, &giving_up("deadline")).await;
     let attempts = [("attempts", "1")];
     let client = through(Retry::builder().budget(tokens(0)), &transport);
-    assert_throttled(
-        client,
-        Body::default,
-        Level::WARN,
-        "retry.budget_refused",
-        &attempts,
-    )
-    .await;
+    assert_throttled(client, Body::default, Level::WARN, "retry.budget_refused", &attempts).await;
     let client = through(keen(), &transport);
     assert_throttled(client, once, Level::INFO, "retry.streaming_refused", &attempts).await;
 
     let transport = Transport::answering(200).then((0..10).map(|_| Reply::Header(503, "retry-after", "61")));
     let client = through(keen(), &transport);
-    assert_throttled(
-        client,
-        Body::default,
-        Level::WARN,
-        event,
-        &giving_up("retry_after"),
-    )
-    .await;
+    assert_throttled(client, Body::default, Level::WARN, event, &giving_up("retry_after")).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -1223,12 +1095,7 @@ async fn each_kind_of_event_has_a_second_of_its_own_and_counts_attempts() {
 /// A budget of one retry for two calls, whose clock stands still.
 fn half() -> RetryBudget {
     let clock = reqwest_resilience::ManualClock::new();
-    RetryBudget::builder()
-        .ratio(0.5)
-        .min_per_second(0)
-        .clock(clock)
-        .build()
-        .unwrap()
+    RetryBudget::builder().ratio(0.5).min_per_second(0).clock(clock).build().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -1247,13 +1114,7 @@ async fn what_an_outer_retry_sends_again_is_no_new_call_for_the_budget() {
 #[tokio::test(start_paused = true)]
 async fn what_never_reached_the_network_pays_for_no_retry() {
     let budget = half();
-    let unsent = (0..40).map(|n| {
-        if n % 2 == 0 {
-            Reply::BuilderError
-        } else {
-            Reply::ForeignError
-        }
-    });
+    let unsent = (0..40).map(|n| if n % 2 == 0 { Reply::BuilderError } else { Reply::ForeignError });
     let transport = Transport::answering(503).then(unsent);
     let client = through(keen().budget(budget), &transport);
     for _ in 0..40 {
@@ -1309,10 +1170,8 @@ impl Middleware for Impatient {
 #[tokio::test(start_paused = true)]
 async fn a_deadline_that_was_dropped_leaves_nothing_behind() {
     let transport = Transport::answering(200).then([Reply::Hang, Reply::Hang]);
-    let layers: [Arc<dyn Middleware>; 2] = [
-        Arc::new(Impatient(50 * MILLI)),
-        Arc::new(Deadline::after(100 * MILLI)),
-    ];
+    let layers: [Arc<dyn Middleware>; 2] =
+        [Arc::new(Impatient(50 * MILLI)), Arc::new(Deadline::after(100 * MILLI))];
     let begun = Instant::now();
     assert_eq!(call(&stack(layers, &transport), URL).await, Saw::Rejected);
     assert_eq!(begun.elapsed(), 150 * MILLI);

@@ -55,19 +55,14 @@ fn retry(max_retries: u32) -> RetryBuilder {
 }
 
 fn client(retry: RetryBuilder) -> ClientWithMiddleware {
-    ClientBuilder::new(plain_client())
-        .with(retry.build().unwrap())
-        .build()
+    ClientBuilder::new(plain_client()).with(retry.build().unwrap()).build()
 }
 
 /// `retry → breaker → network`, with two retries.
 fn with_breaker(failures: u32) -> ClientBuilder {
-    let breaker = CircuitBreaker::builder()
-        .defaults(|circuit| circuit.trip(Trip::consecutive(failures)))
-        .build();
-    ClientBuilder::new(plain_client())
-        .with(retry(2).build().unwrap())
-        .with(breaker.unwrap())
+    let breaker =
+        CircuitBreaker::builder().defaults(|circuit| circuit.trip(Trip::consecutive(failures))).build();
+    ClientBuilder::new(plain_client()).with(retry(2).build().unwrap()).with(breaker.unwrap())
 }
 
 /// Sends a request that must not take long; says what came of it, after how many attempts, and why no more.
@@ -75,18 +70,13 @@ async fn send(request: RequestBuilder) -> (Result<Response>, (u32, StopReason)) 
     let report = RetryReportHandle::new();
     let call = request.with_extension(report.clone()).send();
     let result = timeout(SOON, call).await.expect("the call ends");
-    let RetryReport {
-        attempts, stopped, ..
-    } = report.get();
+    let RetryReport { attempts, stopped, .. } = report.get();
     (result, (attempts, stopped))
 }
 
 /// A response with this status and body; the connection stays open.
 fn response(status: u16, body: &str) -> String {
-    format!(
-        "HTTP/1.1 {status} Status\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    format!("HTTP/1.1 {status} Status\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
 /// A body that can be sent once.
@@ -129,10 +119,7 @@ async fn f33_a_body_that_can_be_sent_once_is_and_the_real_outcome_is_the_callers
         };
         for (status, stopped) in [(200, Settled), (503, refusal)] {
             let server = MockServer::start().await;
-            Mock::given(matchers::any())
-                .respond_with(ResponseTemplate::new(status))
-                .mount(&server)
-                .await;
+            Mock::given(matchers::any()).respond_with(ResponseTemplate::new(status)).mount(&server).await;
             let (result, report) = send(post(&server.uri())).await;
             assert_eq!(result.unwrap().status(), status);
             assert_eq!(report, (1, stopped));
@@ -154,10 +141,7 @@ async fn f34_the_same_bytes_and_their_length_arrive_with_every_attempt() {
         .up_to_n_times(2)
         .mount(&server)
         .await;
-    Mock::given(matchers::any())
-        .respond_with(ResponseTemplate::new(200))
-        .mount(&server)
-        .await;
+    Mock::given(matchers::any()).respond_with(ResponseTemplate::new(200)).mount(&server).await;
     let body: Vec<u8> = (0..=u8::MAX).cycle().take(100_000).collect();
     let (result, report) = send(client(retry(2)).put(server.uri()).body(body.clone())).await;
     assert_eq!(result.unwrap().status(), 200);
@@ -189,9 +173,7 @@ async fn f35_a_post_that_may_have_been_received_is_sent_once() {
 #[tokio::test]
 async fn f35_a_post_redirected_to_a_dead_host_has_been_received_and_is_sent_once() {
     let server = Server::start(|conversation| {
-        conversation.send(format!(
-            "HTTP/1.1 307 Elsewhere\r\nlocation: {DEAD}\r\ncontent-length: 0\r\n\r\n"
-        ))
+        conversation.send(format!("HTTP/1.1 307 Elsewhere\r\nlocation: {DEAD}\r\ncontent-length: 0\r\n\r\n"))
     })
     .await;
     let (result, report) = send(client(retry(2)).post(server.url())).await;
@@ -254,22 +236,13 @@ async fn refuse_first_stream() -> (String, JoinHandle<usize>) {
 async fn f37_a_refused_stream_of_http2_is_no_attempt_of_ours() {
     for method in [Method::GET, Method::POST] {
         let (url, serving) = refuse_first_stream().await;
-        let http2 = Client::builder()
-            .no_proxy()
-            .http2_prior_knowledge()
-            .build()
-            .unwrap();
+        let http2 = Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
         let numbering = Numbering::default();
-        let client = ClientBuilder::new(http2)
-            .with(retry(2).build().unwrap())
-            .with(numbering.clone())
-            .build();
+        let client =
+            ClientBuilder::new(http2).with(retry(2).build().unwrap()).with(numbering.clone()).build();
         let (result, report) = send(client.request(method, url)).await;
         let response = result.unwrap();
-        assert_eq!(
-            (response.status().as_u16(), response.version()),
-            (200, Version::HTTP_2)
-        );
+        assert_eq!((response.status().as_u16(), response.version()), (200, Version::HTTP_2));
         assert_eq!(RetryReport::of(&response), None);
         assert_eq!((report, numbering.0.load(Ordering::SeqCst)), ((1, Settled), 1));
         drop((response, client));
@@ -288,11 +261,7 @@ async fn f39_a_dead_port_is_tried_three_times_and_the_error_is_reqwests_own() {
 async fn connections_for(method: Method, bytes: usize) -> usize {
     let failure = response(503, &"x".repeat(bytes));
     let head = failure.len() - bytes;
-    let sent = if method == Method::HEAD {
-        head
-    } else {
-        failure.len()
-    };
+    let sent = if method == Method::HEAD { head } else { failure.len() };
     let server = Server::start(move |conversation: Conversation| {
         let failure = failure[..sent].to_owned();
         async move {
@@ -378,15 +347,8 @@ async fn f40_a_failure_with_an_endless_body_does_not_hold_the_retry_up() {
         let begun = Instant::now();
         let (result, report) = send(client(retry(2)).get(server.url())).await;
         assert_eq!(result.unwrap().status(), 200, "{endless:?}");
-        assert_eq!(
-            (report, server.hits(), server.connections()),
-            ((2, Settled), 2, 2)
-        );
-        assert!(
-            begun.elapsed() < Duration::from_secs(2),
-            "{endless:?}: {:?}",
-            begun.elapsed()
-        );
+        assert_eq!((report, server.hits(), server.connections()), ((2, Settled), 2, 2));
+        assert!(begun.elapsed() < Duration::from_secs(2), "{endless:?}: {:?}", begun.elapsed());
     }
 }
 
@@ -444,10 +406,8 @@ async fn f45_each_attempt_has_its_own_timeout() {
 #[tokio::test]
 async fn f45_a_deadline_bounds_all_attempts_together() {
     let (server, _) = hanging().await;
-    let client = impatient()
-        .with(Deadline::after(Duration::from_millis(250)))
-        .with(retry(3).build().unwrap())
-        .build();
+    let client =
+        impatient().with(Deadline::after(Duration::from_millis(250))).with(retry(3).build().unwrap()).build();
     let begun = Instant::now();
     let (result, _) = send(client.get(server.url())).await;
     let elapsed = begun.elapsed();
@@ -455,10 +415,7 @@ async fn f45_a_deadline_bounds_all_attempts_together() {
     // On a slow machine the second timeout may come too late for a third attempt.
     let is_over = matches!(Rejection::find(&error), Some(Rejection::DeadlineExceeded { .. }));
     assert!(is_over || error.is_timeout(), "{error:?}");
-    assert!(
-        server.hits() <= 3 && elapsed < Duration::from_secs(2),
-        "{elapsed:?}"
-    );
+    assert!(server.hits() <= 3 && elapsed < Duration::from_secs(2), "{elapsed:?}");
 }
 
 #[tokio::test]
@@ -516,10 +473,7 @@ async fn f74_an_answer_that_is_handed_back_after_a_rejection_has_lost_nothing() 
     // The third attempt was rejected, so what came back is the second, from its redirect to its last byte.
     assert_eq!((report, server.hits()), ((3, Rejected), 4));
     let response = result.unwrap();
-    assert_eq!(
-        (response.status().as_u16(), response.version()),
-        (503, Version::HTTP_10)
-    );
+    assert_eq!((response.status().as_u16(), response.version()), (503, Version::HTTP_10));
     assert_eq!(response.url().as_str(), server.url() + "end?page=1");
     let address = response.remote_addr().unwrap();
     assert_eq!(format!("http://{address}/"), server.url());
@@ -535,23 +489,14 @@ async fn f74_an_answer_that_is_handed_back_after_a_rejection_has_lost_nothing() 
 #[tokio::test]
 async fn f74_an_answer_whose_body_has_no_end_or_a_broken_one_is_not_handed_back() {
     let broken = Server::start(|conversation: Conversation| async {
-        conversation
-            .send("HTTP/1.1 503 Status\r\ncontent-length: 10\r\n\r\n01234567")
-            .await;
+        conversation.send("HTTP/1.1 503 Status\r\ncontent-length: 10\r\n\r\n01234567").await;
         None
     })
     .await;
-    for server in [
-        broken,
-        Endless::Silence.start(usize::MAX).await,
-        Endless::Flood.start(usize::MAX).await,
-    ] {
+    for server in [broken, Endless::Silence.start(usize::MAX).await, Endless::Flood.start(usize::MAX).await] {
         let (result, report) = send(with_breaker(2).build().get(server.url())).await;
         let error = result.unwrap_err();
-        assert!(
-            matches!(Rejection::find(&error), Some(Rejection::CircuitOpen { .. })),
-            "{error:?}"
-        );
+        assert!(matches!(Rejection::find(&error), Some(Rejection::CircuitOpen { .. })), "{error:?}");
         assert_eq!((report, server.hits()), ((3, Rejected), 2));
     }
 }
@@ -563,9 +508,7 @@ mod a_program_written_for_reqwest_retry {
 
     /// What it has always been: this policy, in a chain of which only the layer differs.
     const POLICY: fn() -> ExponentialBackoff = || {
-        ExponentialBackoff::builder()
-            .retry_bounds(Duration::from_millis(1), WAIT)
-            .build_with_max_retries(2)
+        ExponentialBackoff::builder().retry_bounds(Duration::from_millis(1), WAIT).build_with_max_retries(2)
     };
 
     fn before() -> (Numbering, ClientWithMiddleware) {
@@ -578,9 +521,7 @@ mod a_program_written_for_reqwest_retry {
 
     fn chain(layer: impl Middleware) -> (Numbering, ClientWithMiddleware) {
         let numbering = Numbering::default();
-        let client = ClientBuilder::new(plain_client())
-            .with(layer)
-            .with(numbering.clone());
+        let client = ClientBuilder::new(plain_client()).with(layer).with(numbering.clone());
         (numbering, client.build())
     }
 

@@ -228,10 +228,7 @@ fn assert_chain(steps: &mut [(u64, CircuitState, CircuitState)]) {
     steps.sort_unstable_by_key(|(epoch, ..)| *epoch);
     let mut last = (0, CircuitState::Closed);
     for (epoch, from, to) in steps {
-        assert!(
-            last.0 < *epoch && last.1 == *from && from != to,
-            "{from} to {to} after {last:?}"
-        );
+        assert!(last.0 < *epoch && last.1 == *from && from != to, "{from} to {to} after {last:?}");
         last = (*epoch, *to);
     }
 }
@@ -317,10 +314,7 @@ async fn a_status_of_the_4xx_is_a_success_and_ends_a_run_of_failures() {
     let breaker = for_good_after(100);
     let client = network(&breaker);
     let calls = async |status: u16| {
-        assert_eq!(
-            call(&client, &format!("{}/{status}", server.uri())).await,
-            Saw::Status(status)
-        );
+        assert_eq!(call(&client, &format!("{}/{status}", server.uri())).await, Saw::Status(status));
         breaker.snapshot(&server.uri()).unwrap().consecutive_failures
     };
     for status in [400, 401, 403, 404, 408, 409, 422, 429] {
@@ -332,9 +326,7 @@ async fn a_status_of_the_4xx_is_a_success_and_ends_a_run_of_failures() {
 #[tokio::test]
 async fn a_rejected_call_opens_no_connection() {
     let server = Server::start(|conversation| async {
-        conversation
-            .send("HTTP/1.1 503 Down\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
-            .await;
+        conversation.send("HTTP/1.1 503 Down\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
         None
     });
     let server = server.await;
@@ -346,11 +338,7 @@ async fn a_rejected_call_opens_no_connection() {
         assert_eq!(call(&client, &server.url()).await, Saw::Rejected);
     }
     // Connections are accepted in their order, so this one comes after any that a rejected call had opened.
-    let last = client
-        .get(server.url())
-        .with_extension(BypassCircuit)
-        .send()
-        .await;
+    let last = client.get(server.url()).with_extension(BypassCircuit).send().await;
     assert_eq!(last.unwrap().status(), 503);
     assert_eq!((server.connections(), server.hits()), (3, 3));
 }

@@ -54,14 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     println!("A client calls {service}, each call with a timeout of 1 s. Its breaker opens after");
     println!("3 failures in a row, for 1 s; when the probe after that fails, for 2 s.");
-    let mut stage = Stage {
-        service,
-        plain,
-        client,
-        breaker,
-        stopwatch,
-        calls: 0,
-    };
+    let mut stage = Stage { service, plain, client, breaker, stopwatch, calls: 0 };
     // The last number says how many calls of the phase have to reach the service. While the circuit is closed: all,
     // the one that trips it too. Open: none. Half-open: one probe, however many callers there are.
     let phases = [
@@ -77,10 +70,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let total = print_table(&phases);
     check_counts(&phases)?;
     check_events(events.try_iter(), total.rejected)?;
-    println!(
-        "\n{} calls were rejected: the service saw none of them, and all the others.",
-        total.rejected
-    );
+    println!("\n{} calls were rejected: the service saw none of them, and all the others.", total.rejected);
     Ok(())
 }
 
@@ -129,12 +119,7 @@ impl Stage {
     ) -> reqwest_middleware::Result<Phase> {
         println!("\n{}: the service is {health}", paint(BOLD, name));
         let lever = format!("{}/health", self.service);
-        self.plain
-            .put(lever)
-            .body(health)
-            .send()
-            .await?
-            .error_for_status()?;
+        self.plain.put(lever).body(health).send().await?.error_for_status()?;
 
         let served_before = self.request_count().await?;
         let sent = match calls {
@@ -211,11 +196,8 @@ fn print_table(phases: &[Phase]) -> Phase {
     println!();
     print_row(["phase", "calls", "sent", "rejected", "service saw", ""]);
     for phase in phases.iter().chain([&total]) {
-        let verdict = if phase.sent == phase.served {
-            paint(GREEN, "equal")
-        } else {
-            paint(RED, "DIFFERENT")
-        };
+        let verdict =
+            if phase.sent == phase.served { paint(GREEN, "equal") } else { paint(RED, "DIFFERENT") };
         print_row([
             phase.name,
             &(phase.sent + phase.rejected).to_string(),
@@ -236,13 +218,7 @@ fn print_row([name, calls, sent, rejected, served, verdict]: [&str; 6]) {
 /// Whether each call that was sent reached the service, no other did, and they were as many as they had to be.
 fn check_counts(phases: &[Phase]) -> Result<(), String> {
     for phase in phases {
-        let Phase {
-            name,
-            sent,
-            due,
-            served,
-            ..
-        } = phase;
+        let Phase { name, sent, due, served, .. } = phase;
         if sent != served {
             return Err(format!("{name}: {sent} calls sent, but the service saw {served}"));
         }

@@ -29,10 +29,8 @@ enum Health {
 
 /// Serves on a free port of loopback until the program ends. Returns its address, `http://127.0.0.1:port`.
 pub(crate) async fn start() -> io::Result<String> {
-    let service = Arc::new(Service {
-        requests: AtomicUsize::new(0),
-        health: watch::Sender::new(Health::Well),
-    });
+    let service =
+        Arc::new(Service { requests: AtomicUsize::new(0), health: watch::Sender::new(Health::Well) });
     let routes = Router::new()
         .route("/orders", get(orders))
         .route("/request-count", get(request_count))

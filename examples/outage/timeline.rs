@@ -27,10 +27,7 @@ pub(crate) fn start() -> Stopwatch {
             name => write!(line, "{name}={value}"),
         }
     });
-    tracing_subscriber::fmt()
-        .fmt_fields(fields.delimited(" "))
-        .event_format(LogLine(stopwatch))
-        .init();
+    tracing_subscriber::fmt().fmt_fields(fields.delimited(" ")).event_format(LogLine(stopwatch)).init();
     stopwatch
 }
 
@@ -51,12 +48,7 @@ where
         let mut fields = String::new();
         context.format_fields(Writer::new(&mut fields), event)?;
         let level = event.metadata().level();
-        writeln!(
-            line,
-            "{}  {}",
-            self.0,
-            paint(DIM, &format!("{level:7}  {fields}"))
-        )
+        writeln!(line, "{}  {}", self.0, paint(DIM, &format!("{level:7}  {fields}")))
     }
 }
 
@@ -83,9 +75,5 @@ pub(crate) const YELLOW: Colour = "33";
 pub(crate) fn paint(colour: Colour, text: &str) -> String {
     static WANTED: LazyLock<bool> =
         LazyLock::new(|| stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none());
-    if *WANTED {
-        format!("\x1b[{colour}m{text}\x1b[0m")
-    } else {
-        text.to_owned()
-    }
+    if *WANTED { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
 }

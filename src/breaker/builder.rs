@@ -63,8 +63,7 @@ impl CircuitBreakerBuilder {
         url: impl Into<String>,
         settings: impl FnOnce(CircuitSettings) -> CircuitSettings,
     ) -> Self {
-        self.own
-            .push(("origin", url.into(), settings(CircuitSettings::default())));
+        self.own.push(("origin", url.into(), settings(CircuitSettings::default())));
         self
     }
 
@@ -75,8 +74,7 @@ impl CircuitBreakerBuilder {
         name: impl Into<String>,
         settings: impl FnOnce(CircuitSettings) -> CircuitSettings,
     ) -> Self {
-        self.own
-            .push(("circuit", name.into(), settings(CircuitSettings::default())));
+        self.own.push(("circuit", name.into(), settings(CircuitSettings::default())));
         self
     }
 
@@ -180,10 +178,7 @@ impl CircuitBreakerBuilder {
     }
 
     fn profiles(&mut self) -> Result<Profiles, ConfigError> {
-        let mut profiles = Profiles {
-            defaults: self.defaults.check()?,
-            ..Profiles::default()
-        };
+        let mut profiles = Profiles { defaults: self.defaults.check()?, ..Profiles::default() };
         let mut settings = Vec::<(Key, CircuitSettings)>::new();
         for (field, text, own) in self.own.drain(..) {
             let key = key_of(field, &text)?;

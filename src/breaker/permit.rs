@@ -5,7 +5,7 @@ use crate::{
     body::{BodyEnd, Until, Watcher},
     clock::Clock,
     deadline::DeadlineAt,
-    machine::{cell::CircuitCell, circuit::Outcome},
+    machine::{call::Outcome, cell::CircuitCell},
     queue_time::QueueTime,
     registry::Found,
     retry_after::retry_after,
@@ -106,8 +106,7 @@ impl<'a> Permit<'a> {
     #[inline]
     fn report(&mut self, outcome: Outcome, result: Option<&reqwest_middleware::Result<Response>>) {
         if let Some(epoch) = self.epoch.take() {
-            self.shared
-                .settle(self.circuit, epoch, outcome, || self.wait_asked_for(result?));
+            self.shared.settle(self.circuit, epoch, outcome, || self.wait_asked_for(result?));
         }
     }
 
@@ -121,9 +120,7 @@ impl<'a> Permit<'a> {
     }
 
     fn elapsed(&self) -> Duration {
-        self.stopwatch
-            .as_ref()
-            .map_or(Duration::ZERO, |stopwatch| stopwatch.elapsed(&*self.shared.clock))
+        self.stopwatch.as_ref().map_or(Duration::ZERO, |stopwatch| stopwatch.elapsed(&*self.shared.clock))
     }
 
     /// Whether the call was dropped because the origin took too long: a deadline outside has passed, or the
@@ -131,10 +128,7 @@ impl<'a> Permit<'a> {
     fn was_cut_off(&self) -> bool {
         !thread::panicking()
             && (self.deadline.is_some_and(DeadlineAt::has_passed)
-                || self
-                    .profile
-                    .abandoned_after
-                    .is_some_and(|patience| patience <= self.elapsed()))
+                || self.profile.abandoned_after.is_some_and(|patience| patience <= self.elapsed()))
     }
 }
 
@@ -151,19 +145,12 @@ impl Stopwatch {
     fn start(clock: &dyn Clock, extensions: &mut Extensions) -> Self {
         let queue_time = QueueTime::lay_in(extensions);
         let queued_before = queue_time.total();
-        Self {
-            started: clock.now(),
-            queue_time,
-            queued_before,
-        }
+        Self { started: clock.now(), queue_time, queued_before }
     }
 
     fn elapsed(&self, clock: &dyn Clock) -> Duration {
         let queued = self.queue_time.total().saturating_sub(self.queued_before);
-        clock
-            .now()
-            .saturating_duration_since(self.started)
-            .saturating_sub(queued)
+        clock.now().saturating_duration_since(self.started).saturating_sub(queued)
     }
 }
 
@@ -185,8 +172,7 @@ impl Watcher for Aboard {
             BodyEnd::Broken => Outcome::Failure,
         };
         if let Some(circuit) = self.shared.circuits.resident(self.place) {
-            self.shared
-                .settle(circuit, self.epoch, outcome, || self.retry_after);
+            self.shared.settle(circuit, self.epoch, outcome, || self.retry_after);
         }
     }
 }
@@ -196,11 +182,7 @@ impl Drop for Permit<'_> {
         if self.epoch.is_none() {
             return;
         }
-        let outcome = if self.was_cut_off() {
-            Outcome::Failure
-        } else {
-            Outcome::Ignored
-        };
+        let outcome = if self.was_cut_off() { Outcome::Failure } else { Outcome::Ignored };
         self.report(outcome, None);
     }
 }

@@ -51,80 +51,56 @@ impl CircuitSettings {
     /// When a closed circuit opens: `Trip::consecutive(5)` by default.
     #[must_use]
     pub fn trip(self, trip: impl Into<Trip>) -> Self {
-        Self {
-            trip: Some(trip.into()),
-            ..self
-        }
+        Self { trip: Some(trip.into()), ..self }
     }
 
     /// The statuses that are failures, each between 100 and 999: 500 to 599 by default. None at all: only
     /// errors of the network count.
     #[must_use]
     pub fn failure_statuses(self, statuses: impl IntoIterator<Item = u16>) -> Self {
-        Self {
-            failure_statuses: Some(statuses.into_iter().collect()),
-            ..self
-        }
+        Self { failure_statuses: Some(statuses.into_iter().collect()), ..self }
     }
 
     /// How long an open circuit rejects before it lets a probe through: 30 seconds by default. Zero: the very
     /// next call is a probe.
     #[must_use]
     pub fn open_for(self, open_for: Duration) -> Self {
-        Self {
-            open_for: Some(open_for),
-            ..self
-        }
+        Self { open_for: Some(open_for), ..self }
     }
 
     /// The longest wait: as `open_for` by default, and not shorter than it. Each failed probe of one outage
     /// doubles the wait up to this; when the circuit closes, the next outage begins with `open_for` again.
     #[must_use]
     pub fn max_open_for(self, max_open_for: Duration) -> Self {
-        Self {
-            max_open_for: Some(max_open_for),
-            ..self
-        }
+        Self { max_open_for: Some(max_open_for), ..self }
     }
 
     /// Adds a random share of up to this much to every wait, from 0 (the default) to 1. Never shortens it.
     /// Keeps a fleet that tripped together from probing together.
     #[must_use]
     pub fn open_jitter(self, open_jitter: f64) -> Self {
-        Self {
-            open_jitter: Some(open_jitter),
-            ..self
-        }
+        Self { open_jitter: Some(open_jitter), ..self }
     }
 
     /// The `Retry-After` (RFC 9110, 10.2.3) of the response that opens or reopens the circuit lengthens the
     /// wait, up to this: 60 seconds by default. Zero: not at all.
     #[must_use]
     pub fn honor_retry_after(self, honor_retry_after: Duration) -> Self {
-        Self {
-            honor_retry_after: Some(honor_retry_after),
-            ..self
-        }
+        Self { honor_retry_after: Some(honor_retry_after), ..self }
     }
 
     /// How many probes may be in flight at once while half-open: 1 (the default) to 255. Never more than
     /// [`success_threshold`](Self::success_threshold) still needs.
     #[must_use]
     pub fn probes(self, probes: u32) -> Self {
-        Self {
-            probes: Some(probes),
-            ..self
-        }
+        Self { probes: Some(probes), ..self }
     }
 
     /// How many probes in a row must succeed to close the circuit: 1 (the default) to 255. One that fails
     /// opens it again.
     #[must_use]
     pub fn success_threshold(self, success_threshold: u32) -> Self {
-        Self {
-            success_threshold: Some(success_threshold),
-            ..self
-        }
+        Self { success_threshold: Some(success_threshold), ..self }
     }
 
     /// How long the youngest probe may be without an outcome: longer than zero, 60 seconds by default. After
@@ -132,20 +108,14 @@ impl CircuitSettings {
     /// what the probes bring later is stale. Bounds what a probe that hangs for good can do.
     #[must_use]
     pub fn probe_lease(self, probe_lease: Duration) -> Self {
-        Self {
-            probe_lease: Some(probe_lease),
-            ..self
-        }
+        Self { probe_lease: Some(probe_lease), ..self }
     }
 
     /// A response whose headers took longer than this is a failure, whatever its status: longer than zero;
     /// off by default. Costs two clock reads per call.
     #[must_use]
     pub fn slow_call(self, slow_call: Duration) -> Self {
-        Self {
-            slow_call: Some(slow_call),
-            ..self
-        }
+        Self { slow_call: Some(slow_call), ..self }
     }
 
     /// A call whose future was dropped after this long is a failure; one dropped earlier says nothing. Off by
@@ -153,19 +123,13 @@ impl CircuitSettings {
     /// cuts them off without a word. Costs a clock read per call.
     #[must_use]
     pub fn abandoned_after(self, abandoned_after: Duration) -> Self {
-        Self {
-            abandoned_after: Some(abandoned_after),
-            ..self
-        }
+        Self { abandoned_after: Some(abandoned_after), ..self }
     }
 
     /// The mode a circuit begins in and returns to when it is reset: [`CircuitMode::Enforcing`] by default.
     #[must_use]
     pub fn mode(self, mode: CircuitMode) -> Self {
-        Self {
-            mode: Some(mode),
-            ..self
-        }
+        Self { mode: Some(mode), ..self }
     }
 
     /// These settings, and those of `base` where nothing is set here.
@@ -219,10 +183,7 @@ impl CircuitSettings {
         };
         Ok(Profile {
             policy: Arc::new(policy),
-            rule: OutcomeRule {
-                failure_statuses,
-                slow_call: longer_than_zero("slow_call", self.slow_call)?,
-            },
+            rule: OutcomeRule { failure_statuses, slow_call: longer_than_zero("slow_call", self.slow_call)? },
             abandoned_after: self.abandoned_after,
         })
     }

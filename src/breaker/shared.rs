@@ -9,8 +9,9 @@ use crate::{
     key::{Key, KeyRef},
     machine::{
         Epochs, Expendable, Moment,
+        call::{Admission, Outcome, Refusal, Settlement},
         cell::CircuitCell,
-        circuit::{Admission, Circuit, Outcome, Refusal, Settlement},
+        circuit::Circuit,
         state::{CircuitMode, CircuitState},
         tick::Tick,
     },
@@ -129,13 +130,7 @@ impl Shared {
             return Ok(None);
         }
         let circuit_key = Arc::clone(key.text());
-        Err(Refusal {
-            circuit_key,
-            state: CircuitState::Closed,
-            mode,
-            retry_after: None,
-        }
-        .into())
+        Err(Refusal { circuit_key, state: CircuitState::Closed, mode, retry_after: None }.into())
     }
 
     #[inline]
@@ -164,14 +159,7 @@ impl Shared {
         retry_after: impl FnOnce() -> Option<Duration>,
     ) {
         if !circuit.is_indifferent_to(epoch, outcome) {
-            self.settle_with_care(
-                circuit,
-                Settlement {
-                    epoch,
-                    outcome,
-                    retry_after: retry_after(),
-                },
-            );
+            self.settle_with_care(circuit, Settlement { epoch, outcome, retry_after: retry_after() });
         }
     }
 
@@ -192,9 +180,8 @@ impl Shared {
         let moment = self.moment();
         let mut journal = Vec::new();
         let found = self.circuits.look_up(key.as_ref())?;
-        let changed = found.resident.with_owner(found.tenancy.birth, |circuit| {
-            change(circuit, &moment, &mut journal)
-        });
+        let changed =
+            found.resident.with_owner(found.tenancy.birth, |circuit| change(circuit, &moment, &mut journal));
         self.reporter.report(&journal, moment.now);
         changed
     }
@@ -220,18 +207,11 @@ impl Shared {
     }
 
     fn context(&self) -> Context<'_> {
-        Context {
-            profiles: &self.profiles,
-            moment: self.moment(),
-        }
+        Context { profiles: &self.profiles, moment: self.moment() }
     }
 
     pub(super) fn moment(&self) -> Moment<'_> {
-        Moment {
-            now: Tick::at(self.clock.now(), self.zero),
-            chance: fastrand::u64(..),
-            epochs: &self.epochs,
-        }
+        Moment { now: Tick::at(self.clock.now(), self.zero), chance: fastrand::u64(..), epochs: &self.epochs }
     }
 }
 

@@ -41,11 +41,7 @@ impl Trip {
     /// not.
     #[must_use]
     pub fn consecutive(failures: u32) -> Self {
-        Self {
-            consecutive: Some(failures),
-            rate: None,
-            doubled: false,
-        }
+        Self { consecutive: Some(failures), rate: None, doubled: false }
     }
 
     /// Opens when at least this share of the calls in the window failed: above 0, at most 1. Over 10 seconds
@@ -56,11 +52,7 @@ impl Trip {
     /// itself.
     #[must_use]
     pub fn failure_rate(rate: f64) -> FailureRate {
-        FailureRate {
-            rate,
-            over: Duration::from_secs(10),
-            min_calls: 20,
-        }
+        FailureRate { rate, over: Duration::from_secs(10), min_calls: 20 }
     }
 
     /// Opens when either rule says so. At most one rule of each kind; `build()` refuses two.
@@ -125,27 +117,15 @@ impl FailureRate {
             ));
         }
         if self.over.is_zero() {
-            return Err(ConfigError::new(
-                "over",
-                "0ns",
-                "a window must be longer than zero",
-            ));
+            return Err(ConfigError::new("over", "0ns", "a window must be longer than zero"));
         }
-        Ok(RateRule {
-            billionths,
-            over: self.over,
-            min_calls: at_least_one("min_calls", self.min_calls)?,
-        })
+        Ok(RateRule { billionths, over: self.over, min_calls: at_least_one("min_calls", self.min_calls)? })
     }
 }
 
 impl From<FailureRate> for Trip {
     fn from(rate: FailureRate) -> Self {
-        Self {
-            consecutive: None,
-            rate: Some(rate),
-            doubled: false,
-        }
+        Self { consecutive: None, rate: Some(rate), doubled: false }
     }
 }
 

@@ -89,11 +89,7 @@ impl Gate {
             Err(_) => self.queue(limits, deadline, queue_time).await,
         };
         // Who holds a slot keeps the gate from changing hands, so that now is the time to look.
-        if self.has_gone(generation) {
-            Err(Refused::Gone)
-        } else {
-            entry
-        }
+        if self.has_gone(generation) { Err(Refused::Gone) } else { entry }
     }
 
     fn has_gone(&self, generation: u64) -> bool {
@@ -123,26 +119,17 @@ impl Gate {
             (patience, deadline) => patience.or(deadline),
         };
         let slot = match until {
-            Some(until) => timeout_at(until, self.slots.acquire())
-                .await
-                .ok()
-                .and_then(Result::ok),
+            Some(until) => timeout_at(until, self.slots.acquire()).await.ok().and_then(Result::ok),
             None => self.slots.acquire().await.ok(),
         };
         drop(waiting);
         drop(place);
-        slot.map(|slot| Entry {
-            slot,
-            waited: Some(begun.elapsed()),
-        })
-        .ok_or_else(|| self.full(begun.elapsed()))
+        slot.map(|slot| Entry { slot, waited: Some(begun.elapsed()) })
+            .ok_or_else(|| self.full(begun.elapsed()))
     }
 
     fn full(&self, waited: Duration) -> Refused {
-        Refused::Full {
-            queued: self.queued.load(Ordering::Relaxed),
-            waited,
-        }
+        Refused::Full { queued: self.queued.load(Ordering::Relaxed), waited }
     }
 
     /// What a call that found no slot is told; logged at most once a second.
@@ -155,12 +142,7 @@ impl Gate {
         if let Some(suppressed) = admitted {
             event::bulkhead_rejected(&key, limits.concurrent, queued, suppressed);
         }
-        Rejection::BulkheadFull {
-            key,
-            max_concurrent: limits.concurrent,
-            queued,
-            waited,
-        }
+        Rejection::BulkheadFull { key, max_concurrent: limits.concurrent, queued, waited }
     }
 
     pub(super) fn snapshot(&self, limits: &Limits) -> BulkheadSnapshot {
@@ -189,11 +171,7 @@ impl Resident for Gate {
             slots: Arc::new(Semaphore::new(limits.concurrent)),
             queued: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
-            books: Mutex::new(Books {
-                key: "".into(),
-                rejected: 0,
-                reports: Throttle::default(),
-            }),
+            books: Mutex::new(Books { key: "".into(), rejected: 0, reports: Throttle::default() }),
         }
     }
 
@@ -216,11 +194,7 @@ impl Resident for Gate {
     }
 
     fn occupy(&self, key: &Key, _: &Limits) -> u64 {
-        *lock(&self.books) = Books {
-            key: Arc::clone(key.text()),
-            rejected: 0,
-            reports: Throttle::default(),
-        };
+        *lock(&self.books) = Books { key: Arc::clone(key.text()), rejected: 0, reports: Throttle::default() };
         self.generation.load(Ordering::Acquire)
     }
 }

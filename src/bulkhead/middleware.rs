@@ -65,16 +65,8 @@ impl Shared {
         // Where a gate has moved to is settled only at the desk.
         let mut has_moved = false;
         loop {
-            let found = self
-                .keying
-                .with_key(request, |key| self.find(key, has_moved))
-                .flatten();
-            let Some(Found {
-                resident: gate,
-                tenancy,
-                ..
-            }) = found
-            else {
+            let found = self.keying.with_key(request, |key| self.find(key, has_moved)).flatten();
+            let Some(Found { resident: gate, tenancy, .. }) = found else {
                 return Ok(None);
             };
             match gate.enter(tenancy, &self.limits, deadline, &queue_time).await {
@@ -89,11 +81,7 @@ impl Shared {
 
     fn find(&self, key: KeyRef<'_>, has_moved: bool) -> Option<Found<'_, Gate>> {
         let found = if has_moved { None } else { self.gates.find(key) };
-        found.or_else(|| {
-            self.gates
-                .find_or_create(key, WhenFull::TurnAway, &self.limits)
-                .found
-        })
+        found.or_else(|| self.gates.find_or_create(key, WhenFull::TurnAway, &self.limits).found)
     }
 
     fn now(&self) -> Tick {

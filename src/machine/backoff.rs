@@ -27,10 +27,7 @@ mod tests {
 
     #[test]
     fn the_longest_wait_doubles_up_to_its_maximum_and_any_shorter_one_may_be_drawn() {
-        let backoff = Backoff {
-            min: Duration::from_millis(100),
-            max: Duration::from_millis(350),
-        };
+        let backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_millis(350) };
         let longest = [0, 1, 2, 31, 32, u32::MAX].map(|retries| backoff.wait(retries, u64::MAX).as_millis());
         assert_eq!(longest, [99, 199, 349, 349, 349, 349]);
         assert_eq!(backoff.wait(1, u64::MAX / 2).as_millis(), 99);
@@ -39,10 +36,7 @@ mod tests {
 
     #[test]
     fn the_longest_durations_overflow_nothing() {
-        let backoff = Backoff {
-            min: Duration::MAX,
-            max: Duration::MAX,
-        };
+        let backoff = Backoff { min: Duration::MAX, max: Duration::MAX };
         assert!(Duration::from_secs(1 << 30) < backoff.wait(u32::MAX, u64::MAX));
     }
 }

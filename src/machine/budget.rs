@@ -22,11 +22,7 @@ pub(crate) struct BudgetRule {
 
 impl Default for BudgetRule {
     fn default() -> Self {
-        Self {
-            ratio: u64::from(BILLION) / 5,
-            min_per_second: 10,
-            window: Duration::from_secs(10),
-        }
+        Self { ratio: u64::from(BILLION) / 5, min_per_second: 10, window: Duration::from_secs(10) }
     }
 }
 
@@ -152,8 +148,7 @@ impl BudgetCell {
 
     /// Only a budget that nobody could tell from a new one is given up: any other still bounds somebody.
     pub(crate) fn expendable(&self, now: Tick) -> Option<Expendable> {
-        self.is_blank(&mut lock(&self.ledger), now)
-            .then_some(Expendable::Fresh)
+        self.is_blank(&mut lock(&self.ledger), now).then_some(Expendable::Fresh)
     }
 
     /// Ends the ownership, if the budget may still be given up.

@@ -2,7 +2,8 @@
 
 use super::{
     Expendable, Moment,
-    circuit::{Admission, Circuit, Outcome, Settlement},
+    call::{Admission, Outcome, Settlement},
+    circuit::Circuit,
     event::CircuitEvent,
     tick::Tick,
     word::Word,

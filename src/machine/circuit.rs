@@ -5,6 +5,7 @@
 
 use super::{
     Expendable, Moment,
+    call::{Admission, Outcome, Refusal, Settlement},
     event::{CircuitEvent, OpenReason},
     policy::CircuitPolicy,
     snapshot::{CircuitSnapshot, WindowSnapshot},
@@ -18,47 +19,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// What became of a call that asks to be sent.
-#[derive(Debug)]
-#[must_use = "an admitted call has to be settled"]
-pub(crate) enum Admission {
-    /// It goes out, and its outcome counts in this epoch and in no other.
-    Admitted { epoch: u64 },
-    /// It goes out, and its outcome is nobody's.
-    Unobserved,
-    /// It does not go out.
-    Refused(Refusal),
-}
-
-/// Why a call does not go out.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) circuit_key: Arc<str>,
-    pub(crate) state: CircuitState,
-    pub(crate) mode: CircuitMode,
-    pub(crate) retry_after: Option<Duration>,
-}
-
-/// How an admitted call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Success,
-    Failure,
-    /// It says nothing about the origin.
-    Ignored,
-}
-
-/// What a call brings back to the circuit that admitted it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settlement {
-    /// The epoch that admitted it.
-    pub(crate) epoch: u64,
-    pub(crate) outcome: Outcome,
-    /// The wait that the response asked for. Should it open the circuit, it is heard, whatever the outcome
-    /// was.
-    pub(crate) retry_after: Option<Duration>,
-}
 
 /// One circuit. Its states are drawn at [`CircuitBreaker`](crate::CircuitBreaker).
 #[derive(Debug)]
@@ -135,11 +95,7 @@ impl Circuit {
         let retry_after = match &mut self.phase {
             Phase::Closed { .. } => return Admission::Admitted { epoch: self.epoch },
             Phase::Open { until } => Some(until.since(at.now)),
-            Phase::HalfOpen {
-                in_flight,
-                passed,
-                youngest,
-            } => {
+            Phase::HalfOpen { in_flight, passed, youngest } => {
                 if self.policy.has_free_slot(*in_flight, *passed) {
                     *in_flight += 1;
                     *youngest = at.now.max(*youngest);
@@ -182,9 +138,7 @@ impl Circuit {
                 let run = *consecutive;
                 self.count(run, call, at, journal);
             }
-            Phase::HalfOpen {
-                in_flight, passed, ..
-            } => {
+            Phase::HalfOpen { in_flight, passed, .. } => {
                 *in_flight = in_flight.saturating_sub(1);
                 match call.outcome {
                     Outcome::Ignored => {}
@@ -247,19 +201,13 @@ impl Circuit {
             Phase::Closed { consecutive } => {
                 let calls = self.window.as_mut().map_or(0, |window| window.counts(now).calls);
                 let blank = consecutive == 0 && calls == 0 && self.outage.rejected == 0;
-                Some(if blank {
-                    Expendable::Fresh
-                } else {
-                    Expendable::Counted
-                })
+                Some(if blank { Expendable::Fresh } else { Expendable::Counted })
             }
             Phase::Open { until } => (until <= now).then_some(Expendable::WaitOver),
             Phase::HalfOpen { in_flight: 0, .. } => Some(Expendable::WaitOver),
             // A probe that hangs for good must not hold the slot for good.
             Phase::HalfOpen { youngest, .. } => {
-                let wait = self
-                    .policy
-                    .wait(self.outage.reopenings.saturating_add(1), None, u64::MAX);
+                let wait = self.policy.wait(self.outage.reopenings.saturating_add(1), None, u64::MAX);
                 let reopened_until = youngest.after(self.policy.probe_lease).after(wait);
                 (reopened_until <= now).then_some(Expendable::WaitOver)
             }
@@ -281,9 +229,7 @@ impl Circuit {
         let (consecutive_failures, retry_after, probes_in_flight) = match self.phase {
             Phase::Closed { consecutive } => (consecutive, None, 0),
             Phase::Open { until } => (0, Some(until.since(now)), 0),
-            Phase::HalfOpen {
-                in_flight, passed, ..
-            } => {
+            Phase::HalfOpen { in_flight, passed, .. } => {
                 let free = self.policy.has_free_slot(in_flight, passed);
                 (0, free.then_some(Duration::ZERO), u32::from(in_flight))
             }
@@ -295,10 +241,7 @@ impl Circuit {
             consecutive_failures,
             window: self.window.as_mut().map(|window| {
                 let counts = window.counts(now);
-                WindowSnapshot {
-                    calls: counts.calls,
-                    failures: counts.failures,
-                }
+                WindowSnapshot { calls: counts.calls, failures: counts.failures }
             }),
             retry_after: retry_after.filter(|_| self.mode != CircuitMode::ForcedOpen),
             probes_in_flight,
@@ -332,12 +275,7 @@ impl Circuit {
         let counts = self.window.as_mut().map(|window| window.record(failed, at.now));
         let trip = self.policy.trip;
         let cause = if failed && trip.met_by_run(run) {
-            Cause {
-                reason: OpenReason::Consecutive,
-                failures: run.into(),
-                calls: None,
-                since: at.now,
-            }
+            Cause { reason: OpenReason::Consecutive, failures: run.into(), calls: None, since: at.now }
         } else {
             match counts {
                 Some(counts) if trip.met_by_rate(counts) => Cause {
@@ -355,22 +293,13 @@ impl Circuit {
     /// When no probe had an outcome within the lease, they have failed, and the circuit has been open since
     /// then.
     fn end_lease(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
-        let Phase::HalfOpen {
-            in_flight: in_flight @ 1..,
-            youngest,
-            ..
-        } = self.phase
-        else {
+        let Phase::HalfOpen { in_flight: in_flight @ 1.., youngest, .. } = self.phase else {
             return;
         };
         let end = youngest.after(self.policy.probe_lease);
         if end <= at.now {
-            let cause = Cause {
-                reason: OpenReason::Lease,
-                failures: in_flight.into(),
-                calls: None,
-                since: end,
-            };
+            let cause =
+                Cause { reason: OpenReason::Lease, failures: in_flight.into(), calls: None, since: end };
             self.open(&cause, None, at, journal);
         }
     }
@@ -381,11 +310,7 @@ impl Circuit {
             Phase::Open { until } if until <= at.now => {}
             _ => return,
         }
-        self.phase = Phase::HalfOpen {
-            in_flight: 0,
-            passed: 0,
-            youngest: at.now,
-        };
+        self.phase = Phase::HalfOpen { in_flight: 0, passed: 0, youngest: at.now };
         self.epoch = at.epochs.next();
         journal.push(CircuitEvent::HalfOpen {
             circuit_key: Arc::clone(&self.key),
@@ -403,18 +328,13 @@ impl Circuit {
     ) {
         let from = self.state();
         if from == CircuitState::Closed {
-            self.outage = Outage {
-                since: Some(cause.since),
-                ..Outage::default()
-            };
+            self.outage = Outage { since: Some(cause.since), ..Outage::default() };
             self.clear_window();
         } else {
             self.outage.reopenings = self.outage.reopenings.saturating_add(1);
         }
         let open_for = self.policy.wait(self.outage.reopenings, retry_after, at.chance);
-        self.phase = Phase::Open {
-            until: cause.since.after(open_for),
-        };
+        self.phase = Phase::Open { until: cause.since.after(open_for) };
         self.epoch = at.epochs.next();
         journal.push(CircuitEvent::Opened {
             circuit_key: Arc::clone(&self.key),
@@ -430,10 +350,7 @@ impl Circuit {
 
     fn close(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
         let rejected = self.outage.rejected;
-        let outage = self
-            .outage
-            .since
-            .map_or(Duration::ZERO, |since| at.now.since(since));
+        let outage = self.outage.since.map_or(Duration::ZERO, |since| at.now.since(since));
         self.begin_closed(at);
         journal.push(CircuitEvent::Closed {
             circuit_key: Arc::clone(&self.key),
@@ -464,12 +381,8 @@ impl Circuit {
         journal: &mut Vec<CircuitEvent>,
     ) -> Refusal {
         self.outage.rejected = self.outage.rejected.saturating_add(1);
-        let refusal = Refusal {
-            circuit_key: Arc::clone(&self.key),
-            state: self.state(),
-            mode: self.mode,
-            retry_after,
-        };
+        let refusal =
+            Refusal { circuit_key: Arc::clone(&self.key), state: self.state(), mode: self.mode, retry_after };
         if let Some(suppressed) = self.outage.reports.admit(now) {
             journal.push(CircuitEvent::Rejected {
                 circuit_key: Arc::clone(&refusal.circuit_key),
@@ -493,11 +406,6 @@ struct Cause {
 
 impl Cause {
     fn probe(since: Tick) -> Self {
-        Self {
-            reason: OpenReason::Probe,
-            failures: 1,
-            calls: None,
-            since,
-        }
+        Self { reason: OpenReason::Probe, failures: 1, calls: None, since }
     }
 }

@@ -25,10 +25,7 @@ pub(crate) struct CircuitPolicy {
 impl Default for CircuitPolicy {
     fn default() -> Self {
         Self {
-            trip: TripRule {
-                consecutive: NonZeroU32::new(5),
-                rate: None,
-            },
+            trip: TripRule { consecutive: NonZeroU32::new(5), rate: None },
             open_for: Duration::from_secs(30),
             max_open_for: Duration::from_secs(30),
             open_jitter: 0,
@@ -100,16 +97,10 @@ mod tests {
 
     #[test]
     fn jitter_adds_at_most_its_share_and_never_takes_away() {
-        let policy = CircuitPolicy {
-            open_jitter: BILLION / 5,
-            ..policy()
-        };
+        let policy = CircuitPolicy { open_jitter: BILLION / 5, ..policy() };
         assert_eq!(policy.wait(0, None, 0), SECOND);
         let most = policy.wait(0, None, u64::MAX);
-        assert!(
-            Duration::from_millis(1199) < most && most <= Duration::from_millis(1200),
-            "{most:?}"
-        );
+        assert!(Duration::from_millis(1199) < most && most <= Duration::from_millis(1200), "{most:?}");
     }
 
     #[test]
@@ -121,9 +112,6 @@ mod tests {
             open_jitter: BILLION,
             ..CircuitPolicy::default()
         };
-        assert_eq!(
-            policy.wait(u32::MAX, Some(Duration::MAX), u64::MAX),
-            Duration::MAX
-        );
+        assert_eq!(policy.wait(u32::MAX, Some(Duration::MAX), u64::MAX), Duration::MAX);
     }
 }

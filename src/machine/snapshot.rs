@@ -62,18 +62,10 @@ impl fmt::Display for CircuitSnapshot {
             None => {}
         }
         if self.probes_in_flight != 0 {
-            write!(
-                f,
-                ", {} in flight",
-                counted(self.probes_in_flight.into(), "probe")
-            )?;
+            write!(f, ", {} in flight", counted(self.probes_in_flight.into(), "probe"))?;
         }
         if self.consecutive_failures != 0 {
-            write!(
-                f,
-                ", {} in a row",
-                counted(self.consecutive_failures.into(), "failure")
-            )?;
+            write!(f, ", {} in a row", counted(self.consecutive_failures.into(), "failure"))?;
         }
         if let Some(WindowSnapshot { calls, failures }) = self.window.filter(|window| window.calls != 0) {
             write!(f, ", {failures} of {} failed", counted(calls, "call"))?;

@@ -84,9 +84,7 @@ impl FromStr for CircuitState {
         [Self::Closed, Self::Open, Self::HalfOpen]
             .into_iter()
             .find(|state| state.as_str() == name)
-            .ok_or(UnknownName {
-                expected: "closed, open, half_open",
-            })
+            .ok_or(UnknownName { expected: "closed, open, half_open" })
     }
 }
 
@@ -94,17 +92,10 @@ impl FromStr for CircuitMode {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        [
-            Self::Enforcing,
-            Self::Shadow,
-            Self::ForcedOpen,
-            Self::ForcedClosed,
-        ]
-        .into_iter()
-        .find(|mode| mode.as_str() == name)
-        .ok_or(UnknownName {
-            expected: "enforcing, shadow, forced_open, forced_closed",
-        })
+        [Self::Enforcing, Self::Shadow, Self::ForcedOpen, Self::ForcedClosed]
+            .into_iter()
+            .find(|mode| mode.as_str() == name)
+            .ok_or(UnknownName { expected: "enforcing, shadow, forced_open, forced_closed" })
     }
 }
 

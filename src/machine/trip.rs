@@ -52,12 +52,8 @@ mod tests {
     use super::*;
 
     fn met(billionths: u32, failures: u64, calls: u64) -> bool {
-        RateRule {
-            billionths,
-            over: Duration::from_secs(1),
-            min_calls: NonZeroU32::MIN,
-        }
-        .is_met(Counts { calls, failures })
+        RateRule { billionths, over: Duration::from_secs(1), min_calls: NonZeroU32::MIN }
+            .is_met(Counts { calls, failures })
     }
 
     #[test]

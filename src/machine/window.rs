@@ -43,12 +43,7 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) fn over(length: Duration) -> Self {
-        Self {
-            width: width(length),
-            newest: 0,
-            ring: [Bucket::default(); BUCKETS],
-            sum: Counts::default(),
-        }
+        Self { width: width(length), newest: 0, ring: [Bucket::default(); BUCKETS], sum: Counts::default() }
     }
 
     /// Counts one call and says what the window then holds, this call included.
@@ -58,10 +53,7 @@ impl Window {
             if bucket.calls == u32::MAX {
                 // What is left of a full bucket has the same share of failures.
                 let full = std::mem::take(bucket);
-                *bucket = Bucket {
-                    calls: full.calls / 2,
-                    failures: full.failures / 2,
-                };
+                *bucket = Bucket { calls: full.calls / 2, failures: full.failures / 2 };
                 self.sum.calls -= u64::from(full.calls - bucket.calls);
                 self.sum.failures -= u64::from(full.failures - bucket.failures);
             }
@@ -124,22 +116,10 @@ mod tests {
         let now = Tick::NEVER;
         window.record(true, now);
         let bucket = &mut window.ring[place(window.newest)];
-        *bucket = Bucket {
-            calls: u32::MAX,
-            failures: 1 << 30,
-        };
-        window.sum = Counts {
-            calls: u32::MAX.into(),
-            failures: 1 << 30,
-        };
+        *bucket = Bucket { calls: u32::MAX, failures: 1 << 30 };
+        window.sum = Counts { calls: u32::MAX.into(), failures: 1 << 30 };
         let counts = window.record(false, now);
-        assert_eq!(
-            counts,
-            Counts {
-                calls: 1 << 31,
-                failures: 1 << 29
-            }
-        );
+        assert_eq!(counts, Counts { calls: 1 << 31, failures: 1 << 29 });
         window.clear();
         assert_eq!(window.counts(now), Counts::default());
     }

@@ -91,10 +91,7 @@ mod tests {
             for mode in [Enforcing, Shadow, ForcedOpen, ForcedClosed] {
                 for records in [false, true] {
                     let word = Word::new(state, mode, records, 7);
-                    assert_eq!(
-                        word.admits(),
-                        state == Closed && matches!(mode, Enforcing | Shadow)
-                    );
+                    assert_eq!(word.admits(), state == Closed && matches!(mode, Enforcing | Shadow));
                     assert_eq!(word.is_forced_closed(), mode == ForcedClosed);
                     assert_eq!(word.records(), records);
                     assert_eq!(word.epoch(), 7);

@@ -18,9 +18,7 @@ pub(super) struct Arena<T> {
 
 impl<T> Arena<T> {
     pub(super) fn new() -> Self {
-        Self {
-            chunks: [const { OnceLock::new() }; CHUNKS],
-        }
+        Self { chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
     /// The slot of `index`; none where no chunk was made for it.
@@ -34,10 +32,7 @@ impl<T> Arena<T> {
     pub(super) fn get_or_make(&self, index: u32, make: impl Fn() -> T) -> Option<&T> {
         let (chunk, offset) = place(index);
         let length = 1 << (FIRST as usize + (chunk >> OF_ONE_SIZE));
-        self.chunks
-            .get(chunk)?
-            .get_or_init(|| (0..length).map(|_| make()).collect())
-            .get(offset)
+        self.chunks.get(chunk)?.get_or_init(|| (0..length).map(|_| make()).collect()).get(offset)
     }
 }
 

@@ -113,10 +113,9 @@ impl Account<'_> {
         match self {
             Self::Unlimited => true,
             Self::Full => false,
-            Self::Open(accounts, found) => found
-                .resident
-                .withdraw(found.tenancy, accounts.now())
-                .unwrap_or(false),
+            Self::Open(accounts, found) => {
+                found.resident.withdraw(found.tenancy, accounts.now()).unwrap_or(false)
+            }
         }
     }
 }
@@ -125,9 +124,7 @@ impl Accounts {
     fn find(&self, key: KeyRef<'_>) -> Option<Found<'_, BudgetCell>> {
         self.budgets.find(key).or_else(|| {
             let context = (self.rule, self.now());
-            self.budgets
-                .find_or_create(key, WhenFull::TurnAway, &context)
-                .found
+            self.budgets.find_or_create(key, WhenFull::TurnAway, &context).found
         })
     }
 
@@ -250,11 +247,7 @@ impl RetryBudgetBuilder {
         };
         if rule.window < SHORTEST_WINDOW {
             let rule_text = format!("must not be shorter than {SHORTEST_WINDOW:?}");
-            return Err(ConfigError::new(
-                "window",
-                format!("{:?}", rule.window),
-                rule_text,
-            ));
+            return Err(ConfigError::new("window", format!("{:?}", rule.window), rule_text));
         }
         if self.max_keys == 0 {
             return Err(ConfigError::new("max_keys", 0, "must be at least 1"));

@@ -125,16 +125,10 @@ impl RetryBuilder {
             shared: Arc::new(Shared {
                 pacing: match self.policy {
                     Some(policy) => Pacing::Policy(policy),
-                    None => Pacing::Backoff {
-                        max_retries: self.max_retries,
-                        backoff: Backoff { min, max },
-                    },
+                    None => Pacing::Backoff { max_retries: self.max_retries, backoff: Backoff { min, max } },
                 },
                 budget: self.budget,
-                rule: OutcomeRule {
-                    failure_statuses: statuses,
-                    slow_call: None,
-                },
+                rule: OutcomeRule { failure_statuses: statuses, slow_call: None },
                 max_retry_after: self.max_retry_after,
                 trust_connect_errors: self.trust_connect_errors,
                 retry_if: self.retry_if,

@@ -126,10 +126,7 @@ impl RetryReportHandle {
     /// One that tells of no call yet: no attempts, [`StopReason::Unfinished`].
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Told {
-            report: UNFINISHED,
-            taken: false,
-        })))
+        Self(Arc::new(Mutex::new(Told { report: UNFINISHED, taken: false })))
     }
 
     /// How the call was retried, so far.
@@ -145,10 +142,7 @@ impl Default for RetryReportHandle {
     }
 }
 
-const UNFINISHED: RetryReport = RetryReport {
-    attempts: 0,
-    stopped: StopReason::Unfinished,
-};
+const UNFINISHED: RetryReport = RetryReport { attempts: 0, stopped: StopReason::Unfinished };
 
 /// The report of a call under way.
 #[derive(Debug)]
@@ -165,18 +159,11 @@ impl Tally {
             let mut told = lock(told);
             let outermost = !told.taken;
             if outermost {
-                *told = Told {
-                    report: UNFINISHED,
-                    taken: true,
-                };
+                *told = Told { report: UNFINISHED, taken: true };
             }
             outermost
         });
-        Self {
-            attempts: 0,
-            handle,
-            outermost,
-        }
+        Self { attempts: 0, handle, outermost }
     }
 
     /// An attempt goes out. The first of an inner retry was counted as an attempt of the outer one.
@@ -193,9 +180,7 @@ impl Tally {
     /// stopped.
     pub(super) fn end_attempt(&mut self, extensions: &mut Extensions) -> Option<StopReason> {
         let inner = extensions.remove::<RetryReport>();
-        self.attempts = self
-            .attempts
-            .saturating_add(inner.map_or(1, |report| report.attempts));
+        self.attempts = self.attempts.saturating_add(inner.map_or(1, |report| report.attempts));
         inner.map(|report| report.stopped)
     }
 
@@ -209,10 +194,7 @@ impl Tally {
         if let (Some(RetryReportHandle(told)), true) = (&self.handle, self.outermost) {
             lock(told).report.stopped = stopped;
         }
-        let report = RetryReport {
-            attempts: self.attempts,
-            stopped,
-        };
+        let report = RetryReport { attempts: self.attempts, stopped };
         if !report.is_plain() {
             extensions.insert(report);
         }

@@ -87,11 +87,7 @@ impl<'a> Series<'a> {
             self.stream_to = self.subject(request.url());
             return None;
         }
-        if self.may_retry() {
-            request.try_clone()
-        } else {
-            None
-        }
+        if self.may_retry() { request.try_clone() } else { None }
     }
 
     /// Asks, in this order, all that stands between an attempt and the next: the request of that one and the
@@ -119,9 +115,7 @@ impl<'a> Series<'a> {
         }
         let attempts = self.attempts();
         if self.is_stream {
-            self.shared
-                .reports
-                .report(self.stream_to.take(), &CallEvent::StreamingRefused { attempts });
+            self.shared.reports.report(self.stream_to.take(), &CallEvent::StreamingRefused { attempts });
             return Err(StopReason::StreamingBody);
         }
         // Where there is no copy, no retry was allowed from the start: nothing is given up.
@@ -129,16 +123,9 @@ impl<'a> Series<'a> {
         let wait = self.wait(result, DeadlineAt::of(extensions));
         let cause = cause(result);
         let event = match wait {
-            Ok(delay) => CallEvent::RetryScheduled {
-                attempt: attempts,
-                delay,
-                reason: &cause,
-            },
+            Ok(delay) => CallEvent::RetryScheduled { attempt: attempts, delay, reason: &cause },
             Err(StopReason::Budget) => CallEvent::BudgetRefused { attempts },
-            Err(reason) => CallEvent::GivingUp {
-                attempts,
-                reason: reason.as_str(),
-            },
+            Err(reason) => CallEvent::GivingUp { attempts, reason: reason.as_str() },
         };
         self.shared.reports.report(self.subject(copy.url()), &event);
         wait.map(|wait| (copy, wait))
@@ -185,11 +172,8 @@ impl<'a> Series<'a> {
         result: &Result<Response>,
         deadline: Option<DeadlineAt>,
     ) -> std::result::Result<Duration, StopReason> {
-        let wait = self
-            .shared
-            .pacing
-            .wait(self.begun, self.retries, self.at_most)
-            .ok_or(StopReason::Attempts)?;
+        let wait =
+            self.shared.pacing.wait(self.begun, self.retries, self.at_most).ok_or(StopReason::Attempts)?;
         let asked = wait_asked_for(result);
         if self.shared.max_retry_after < asked {
             return Err(StopReason::RetryAfter);
@@ -259,10 +243,7 @@ fn is_connect_error(result: &Result<Response>) -> bool {
 }
 
 fn wait_asked_for(result: &Result<Response>) -> Duration {
-    let asked = result
-        .as_ref()
-        .ok()
-        .and_then(|response| retry_after(response.headers(), SystemTime::now));
+    let asked = result.as_ref().ok().and_then(|response| retry_after(response.headers(), SystemTime::now));
     asked.unwrap_or_default()
 }
 

@@ -11,9 +11,7 @@ pub fn stack<const N: usize>(
     layers: [Arc<dyn Middleware>; N],
     transport: &Transport,
 ) -> ClientWithMiddleware {
-    let client = layers
-        .into_iter()
-        .fold(ClientBuilder::new(plain_client()), ClientBuilder::with_arc);
+    let client = layers.into_iter().fold(ClientBuilder::new(plain_client()), ClientBuilder::with_arc);
     client.with(transport.clone()).build()
 }
 

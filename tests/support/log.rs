@@ -32,11 +32,7 @@ impl Line {
 
     /// The names of all fields but `event`, sorted.
     pub fn names(&self) -> Vec<&str> {
-        self.fields
-            .keys()
-            .map(String::as_str)
-            .filter(|name| *name != "event")
-            .collect()
+        self.fields.keys().map(String::as_str).filter(|name| *name != "event").collect()
     }
 }
 
@@ -86,10 +82,7 @@ impl<S: Subscriber> Layer<S> for Collect {
         }
         let mut fields = Fields(BTreeMap::new());
         event.record(&mut fields);
-        self.0.lock().unwrap().push(Line {
-            level: *event.metadata().level(),
-            fields: fields.0,
-        });
+        self.0.lock().unwrap().push(Line { level: *event.metadata().level(), fields: fields.0 });
     }
 }
 

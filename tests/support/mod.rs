@@ -32,10 +32,7 @@ pub fn plain_client() -> reqwest::Client {
 
 /// `breaker → transport`, nothing else.
 pub fn chain(breaker: &CircuitBreaker, transport: &Transport) -> ClientWithMiddleware {
-    ClientBuilder::new(plain_client())
-        .with(breaker.clone())
-        .with(transport.clone())
-        .build()
+    ClientBuilder::new(plain_client()).with(breaker.clone()).with(transport.clone()).build()
 }
 
 /// `breaker → network`, nothing else.

@@ -51,12 +51,7 @@ impl Server {
                 tasks.spawn(async move { serve(stream, answer, &hits).await });
             }
         });
-        Self {
-            port,
-            hits,
-            connections,
-            accepting,
-        }
+        Self { port, hits, connections, accepting }
     }
 
     /// Answers every request with this status and an empty body.
@@ -97,11 +92,7 @@ where
 {
     while let Some(request) = read_head(&mut stream).await {
         let number = hits.fetch_add(1, Ordering::SeqCst);
-        let conversation = Conversation {
-            stream,
-            request,
-            number,
-        };
+        let conversation = Conversation { stream, request, number };
         match answer(conversation).await {
             Some(conversation) => stream = conversation.stream,
             None => return,
@@ -125,8 +116,7 @@ async fn read_head(stream: &mut TcpStream) -> Option<String> {
 impl Conversation {
     /// Answers with an empty body; the connection stays open.
     pub async fn status(self, status: u16) -> Option<Self> {
-        self.send(format!("HTTP/1.1 {status} Status\r\ncontent-length: 0\r\n\r\n"))
-            .await
+        self.send(format!("HTTP/1.1 {status} Status\r\ncontent-length: 0\r\n\r\n")).await
     }
 
     /// Writes these bytes as they are; the connection stays open.

@@ -75,9 +75,7 @@ impl Seen {
             method: request.method().clone(),
             url: request.url().to_string(),
             headers: request.headers().clone(),
-            body: request
-                .body()
-                .map_or(Some(Vec::new()), |body| body.as_bytes().map(<[u8]>::to_vec)),
+            body: request.body().map_or(Some(Vec::new()), |body| body.as_bytes().map(<[u8]>::to_vec)),
             attempt: AttemptNumber::of(extensions).get(),
             deadline: DeadlineAt::of(extensions),
             deadline_in: extensions.get().copied(),
@@ -156,10 +154,7 @@ impl Transport {
 
     /// The time from each request to the next.
     pub fn gaps(&self) -> Vec<Duration> {
-        self.seen()
-            .windows(2)
-            .map(|pair| pair[1].at - pair[0].at)
-            .collect()
+        self.seen().windows(2).map(|pair| pair[1].at - pair[0].at).collect()
     }
 
     fn next(&self, request: &Request, extensions: &Extensions) -> Turn {
@@ -240,20 +235,14 @@ impl Reply {
 /// What a port without a listener gives: `is_connect()`. Port 0 is refused by the system itself, at once, so
 /// this is the one use of the network that goes with paused time.
 pub async fn refused() -> Reply {
-    let error = super::plain_client()
-        .get("http://127.0.0.1:0/")
-        .send()
-        .await
-        .unwrap_err();
+    let error = super::plain_client().get("http://127.0.0.1:0/").send().await.unwrap_err();
     assert!(error.is_connect(), "{error:?}");
     Reply::Fail(error)
 }
 
 /// What a server gives that reads a request and never answers: `is_timeout()`.
 pub async fn timed_out() -> Reply {
-    let request = super::plain_client()
-        .get("http://127.0.0.1:0/")
-        .timeout(Duration::ZERO);
+    let request = super::plain_client().get("http://127.0.0.1:0/").timeout(Duration::ZERO);
     let error = request.send().await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     Reply::Fail(error)

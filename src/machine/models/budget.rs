@@ -21,10 +21,7 @@ fn budget(calls_per_retry: u64) -> Arc<BudgetCell> {
 /// A time by the number of its bucket.
 fn bucket(number: usize) -> Tick {
     let zero = Instant::now();
-    Tick::at(
-        zero + Duration::from_millis(100) * u32::try_from(number).unwrap(),
-        zero,
-    )
+    Tick::at(zero + Duration::from_millis(100) * u32::try_from(number).unwrap(), zero)
 }
 
 /// Retries that are granted in a row.

@@ -2,8 +2,9 @@
 
 use crate::machine::{
     Epochs, Expendable, Moment,
+    call::{Admission, Outcome, Settlement},
     cell::CircuitCell,
-    circuit::{Admission, Circuit, Outcome, Settlement},
+    circuit::Circuit,
     event::CircuitEvent,
     policy::CircuitPolicy,
     snapshot::CircuitSnapshot,
@@ -29,12 +30,8 @@ struct Place {
 impl Place {
     /// The circuit opens at `failures` in a row, for no time at all: the next call is a probe.
     fn opening_at(failures: u32) -> Arc<Self> {
-        let place = Self {
-            cell: CircuitCell::vacant(),
-            epochs: Epochs::new(),
-            zero: Instant::now(),
-            birth: 1,
-        };
+        let place =
+            Self { cell: CircuitCell::vacant(), epochs: Epochs::new(), zero: Instant::now(), birth: 1 };
         let first = place.epochs.next();
         place.move_in(first, failures);
         Arc::new(place)
@@ -42,10 +39,7 @@ impl Place {
 
     fn move_in(&self, birth: u64, failures: u32) {
         let policy = CircuitPolicy {
-            trip: TripRule {
-                consecutive: NonZeroU32::new(failures),
-                rate: None,
-            },
+            trip: TripRule { consecutive: NonZeroU32::new(failures), rate: None },
             open_for: Duration::ZERO,
             max_open_for: Duration::ZERO,
             ..CircuitPolicy::default()
@@ -57,21 +51,14 @@ impl Place {
     /// Evicts whoever lives here and lets a newcomer in; none when the owner cannot be spared.
     fn recycle(&self) -> Option<u64> {
         self.cell.evict(Expendable::WaitOver, self.moment().now)?;
-        assert!(
-            self.cell.admit_at_a_glance(self.birth).is_none(),
-            "an evicted owner admits nobody"
-        );
+        assert!(self.cell.admit_at_a_glance(self.birth).is_none(), "an evicted owner admits nobody");
         let birth = self.epochs.next();
         self.move_in(birth, 1);
         Some(birth)
     }
 
     fn moment(&self) -> Moment<'_> {
-        Moment {
-            now: Tick::at(self.zero, self.zero),
-            chance: 0,
-            epochs: &self.epochs,
-        }
+        Moment { now: Tick::at(self.zero, self.zero), chance: 0, epochs: &self.epochs }
     }
 
     /// The epoch of an admitted call; none when it was refused or the place has gone to another.
@@ -85,11 +72,7 @@ impl Place {
     }
 
     fn settle(&self, epoch: u64, outcome: Outcome) -> Vec<CircuitEvent> {
-        let call = Settlement {
-            epoch,
-            outcome,
-            retry_after: None,
-        };
+        let call = Settlement { epoch, outcome, retry_after: None };
         let mut journal = Vec::new();
         if !self.cell.is_indifferent_to(epoch, outcome) {
             self.cell.settle(call, &self.moment(), &mut journal);
@@ -99,9 +82,7 @@ impl Place {
 
     fn snapshot(&self) -> CircuitSnapshot {
         let now = self.moment().now;
-        self.cell
-            .with_circuit(|circuit| circuit.snapshot(now, self.zero))
-            .unwrap()
+        self.cell.with_circuit(|circuit| circuit.snapshot(now, self.zero)).unwrap()
     }
 
     /// Opens the circuit by one failure.
@@ -113,10 +94,7 @@ impl Place {
 }
 
 fn opened(journal: &[CircuitEvent]) -> usize {
-    journal
-        .iter()
-        .filter(|event| matches!(event, CircuitEvent::Opened { .. }))
-        .count()
+    journal.iter().filter(|event| matches!(event, CircuitEvent::Opened { .. })).count()
 }
 
 #[test]
@@ -214,15 +192,9 @@ fn a_straggler_moves_nothing_while_a_probe_decides() {
         let other = Arc::clone(&place);
         let late = thread::spawn(move || other.settle(straggler, Outcome::Failure));
         place.settle(probe, Outcome::Success);
-        assert!(matches!(
-            late.join().unwrap()[..],
-            [CircuitEvent::StaleOutcome { .. }]
-        ));
+        assert!(matches!(late.join().unwrap()[..], [CircuitEvent::StaleOutcome { .. }]));
         let snapshot = place.snapshot();
-        assert_eq!(
-            (snapshot.state, snapshot.consecutive_failures),
-            (CircuitState::Closed, 0)
-        );
+        assert_eq!((snapshot.state, snapshot.consecutive_failures), (CircuitState::Closed, 0));
     });
 }
 
@@ -261,10 +233,7 @@ fn an_outcome_of_the_old_owner_never_reaches_the_new_one() {
         late.join().unwrap();
         if recycled.is_some() {
             let snapshot = place.snapshot();
-            assert_eq!(
-                (snapshot.state, snapshot.consecutive_failures),
-                (CircuitState::Closed, 0)
-            );
+            assert_eq!((snapshot.state, snapshot.consecutive_failures), (CircuitState::Closed, 0));
         }
     });
 }
@@ -283,10 +252,7 @@ fn a_call_for_the_old_owner_is_never_admitted_by_the_new_one() {
         let recycled = place.recycle();
         let admitted = caller.join().unwrap();
         if let Some(birth) = recycled {
-            assert!(
-                admitted.is_none_or(|epoch| epoch < birth),
-                "charged to a stranger"
-            );
+            assert!(admitted.is_none_or(|epoch| epoch < birth), "charged to a stranger");
             assert_eq!(place.snapshot().state, CircuitState::Closed);
         }
     });

@@ -1,0 +1,45 @@
+//! What a call asks of a circuit, what it is told, and what it brings back.
+
+use super::state::{CircuitMode, CircuitState};
+use std::{sync::Arc, time::Duration};
+
+/// What became of a call that asks to be sent.
+#[derive(Debug)]
+#[must_use = "an admitted call has to be settled"]
+pub(crate) enum Admission {
+    /// It goes out, and its outcome counts in this epoch and in no other.
+    Admitted { epoch: u64 },
+    /// It goes out, and its outcome is nobody's.
+    Unobserved,
+    /// It does not go out.
+    Refused(Refusal),
+}
+
+/// Why a call does not go out.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) circuit_key: Arc<str>,
+    pub(crate) state: CircuitState,
+    pub(crate) mode: CircuitMode,
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// How an admitted call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Success,
+    Failure,
+    /// It says nothing about the origin.
+    Ignored,
+}
+
+/// What a call brings back to the circuit that admitted it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settlement {
+    /// The epoch that admitted it.
+    pub(crate) epoch: u64,
+    pub(crate) outcome: Outcome,
+    /// The wait that the response asked for. Should it open the circuit, it is heard, whatever the outcome
+    /// was.
+    pub(crate) retry_after: Option<Duration>,
+}
