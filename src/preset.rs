@@ -5,7 +5,7 @@ use crate::{
     retry::Retry,
 };
 use reqwest_middleware::ClientBuilder;
-use std::time::Duration;
+use std::{borrow::Borrow, time::Duration};
 
 /// All layers in one chain, in the right order, with settings that fit each other.
 ///
@@ -176,15 +176,15 @@ fn fits(field: &'static str, wait: Option<Duration>, deadline: Duration) -> Resu
 
 /// Adds the recommended chain to a client in one line.
 pub trait ClientBuilderExt {
-    /// Adds the layers of `resilience`, outermost first, inside those that were added before.
+    /// Adds the layers of `resilience`, or of a reference to one, outermost first, inside those that were added before.
     #[must_use]
-    fn with_resilience(self, resilience: &Resilience) -> Self;
+    fn with_resilience(self, resilience: impl Borrow<Resilience>) -> Self;
 }
 
 impl ClientBuilderExt for ClientBuilder {
-    fn with_resilience(self, resilience: &Resilience) -> Self {
+    fn with_resilience(self, resilience: impl Borrow<Resilience>) -> Self {
         let Resilience { fallback, deadline, retry, breaker, bulkhead, attempt_deadline } =
-            resilience.clone();
+            resilience.borrow().clone();
         let mut builder = self;
         if let Some(fallback) = fallback {
             builder = builder.with(fallback);

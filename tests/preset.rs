@@ -204,7 +204,7 @@ async fn it_lies_inside_the_layers_before_it_and_outside_those_after_it() {
     let [before, after] = [(); 2].map(|()| Counter::default());
     let client = ClientBuilder::new(plain_client())
         .with(before.clone())
-        .with_resilience(&Resilience::default())
+        .with_resilience(Resilience::default())
         .with(after.clone())
         .with(Transport::answering(503))
         .build();
