@@ -30,8 +30,8 @@ pub(crate) struct Permit<'a> {
     profile: &'a Profile,
     /// The epoch that admitted the call; none once it was settled.
     epoch: Option<u64>,
-    /// None: nobody will ask how long it took.
-    stopwatch: Option<Stopwatch>,
+    /// None: nobody will ask how long it took. Boxed, since most permits have none and each is moved.
+    stopwatch: Option<Box<Stopwatch>>,
     /// When a layer outside cuts the call off.
     deadline: Option<DeadlineAt>,
 }
@@ -60,7 +60,7 @@ impl<'a> Permit<'a> {
     pub(crate) fn start(&mut self, extensions: &mut Extensions) {
         self.deadline = DeadlineAt::of(extensions);
         if self.profile.is_timed() || self.shared.classify.is_some() {
-            self.stopwatch = Some(Stopwatch::start(&*self.shared.clock, extensions));
+            self.stopwatch = Some(Box::new(Stopwatch::start(&*self.shared.clock, extensions)));
         }
     }
 
