@@ -15,6 +15,7 @@ pub(crate) mod call;
 pub(crate) mod cell;
 pub(crate) mod circuit;
 pub(crate) mod event;
+pub(crate) mod generation;
 pub(crate) mod policy;
 pub(crate) mod snapshot;
 pub(crate) mod state;

@@ -6,7 +6,7 @@ use crate::{
     error::Rejection,
     event,
     key::Key,
-    machine::{Expendable, throttle::Throttle, tick::Tick},
+    machine::{Expendable, generation::Generation, throttle::Throttle, tick::Tick},
     queue_time::QueueTime,
     registry::Resident,
     sync::{Mutex, lock},
@@ -14,7 +14,7 @@ use crate::{
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -45,8 +45,8 @@ pub(super) struct Limits {
 pub(super) struct Gate {
     slots: Arc<Semaphore>,
     queued: AtomicUsize,
-    /// Whose the gate is: an even number. Changes only while all slots are free.
-    generation: AtomicU64,
+    /// Whose the gate is.
+    generation: Generation,
     books: Mutex<Books>,
 }
 
@@ -85,15 +85,11 @@ impl Gate {
         let entry = match self.slots.try_acquire() {
             Ok(slot) => Ok(Entry { slot, waited: None }),
             // Not of the owner's calls, but of the one who takes the gate from it.
-            Err(_) if self.has_gone(generation) => Err(Refused::Gone),
+            Err(_) if self.generation.has_gone(generation) => Err(Refused::Gone),
             Err(_) => self.queue(limits, deadline, queue_time).await,
         };
         // Who holds a slot keeps the gate from changing hands, so that now is the time to look.
-        if self.has_gone(generation) { Err(Refused::Gone) } else { entry }
-    }
-
-    fn has_gone(&self, generation: u64) -> bool {
-        self.generation.load(Ordering::Acquire) != generation
+        if self.generation.has_gone(generation) { Err(Refused::Gone) } else { entry }
     }
 
     async fn queue(
@@ -170,7 +166,7 @@ impl Resident for Gate {
         Self {
             slots: Arc::new(Semaphore::new(limits.concurrent)),
             queued: AtomicUsize::new(0),
-            generation: AtomicU64::new(0),
+            generation: Generation::new(),
             books: Mutex::new(Books { key: "".into(), rejected: 0, reports: Throttle::default() }),
         }
     }
@@ -179,23 +175,15 @@ impl Resident for Gate {
         (self.slots.available_permits() == limits.concurrent).then_some(Expendable::Fresh)
     }
 
-    /// Changes hands while it holds every slot itself: then nobody else does, and nobody queues. The odd
-    /// generation tells whoever comes by meanwhile to ask at the desk, which waits until this is over.
+    /// Who takes the gate over holds every slot meanwhile: then no call does, and none queues.
     fn evict(&self, _: Expendable, limits: &Limits) -> Option<()> {
         let all = u32::try_from(limits.concurrent).ok()?;
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        let held = self.slots.try_acquire_many(all);
-        if held.is_err() {
-            self.generation.fetch_sub(1, Ordering::AcqRel);
-            return None;
-        }
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        Some(())
+        self.generation.take_over(|| self.slots.try_acquire_many(all).ok())
     }
 
     fn occupy(&self, key: &Key, _: &Limits) -> u64 {
         *lock(&self.books) = Books { key: Arc::clone(key.text()), rejected: 0, reports: Throttle::default() };
-        self.generation.load(Ordering::Acquire)
+        self.generation.current()
     }
 }
 
