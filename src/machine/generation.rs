@@ -12,7 +12,8 @@ use crate::sync::{AtomicU64, Ordering};
 ///   4. gives the slots back               or it is truly taken by calls of mine
 /// ```
 ///
-/// Whoever is told that the place has gone asks again where the taking over is serialised.
+/// Whoever is told that the place has gone asks again where the taking over is serialised. Relaxed throughout: what is
+/// written here before slots are taken or given back is seen by who comes by the slots after.
 #[derive(Debug)]
 pub(crate) struct Generation(AtomicU64);
 
@@ -23,7 +24,7 @@ impl Generation {
 
     /// The owner, or an odd number while the place changes hands.
     pub(crate) fn current(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Relaxed)
     }
 
     /// Whether the place is no longer, or perhaps no longer, that of `owner`. Asked after the slots were.
@@ -34,12 +35,12 @@ impl Generation {
     /// Takes the place over, if `claim` gets hold of every slot. What it got is given back when the place has changed
     /// hands. One at a time.
     pub(crate) fn take_over<Slots>(&self, claim: impl FnOnce() -> Option<Slots>) -> Option<()> {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        self.0.fetch_add(1, Ordering::Relaxed);
         let Some(_every_slot) = claim() else {
-            self.0.fetch_sub(1, Ordering::AcqRel);
+            self.0.fetch_sub(1, Ordering::Relaxed);
             return None;
         };
-        self.0.fetch_add(1, Ordering::AcqRel);
+        self.0.fetch_add(1, Ordering::Relaxed);
         Some(())
     }
 }
