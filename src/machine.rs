@@ -6,6 +6,7 @@
 //! - [`circuit`] is the state machine: `&mut self`, no atomics, every decision.
 //! - [`cell`] shares one circuit between threads: a word to read, a lock to change.
 //! - [`budget`] says how many retries there may be, [`backoff`] how long to wait before one.
+//! - [`generation`] says whose a place is that a semaphore guards.
 //! - [`call`] is what goes in and out of a circuit. The rest are their parts: [`word`], [`window`], [`trip`],
 //!   [`policy`], [`throttle`], [`tick`].
 
