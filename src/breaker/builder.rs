@@ -115,7 +115,8 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// The most circuits kept, at least 1: 10,000 by default.
+    /// The most circuits kept, at least 1: 10,000 by default. One takes some 350 bytes, some 460 with a
+    /// failure rate.
     ///
     /// When they are all taken, a new key is given the place of a circuit that was not used lately and
     /// protects nobody: best one that nobody could tell from a new one, then a closed one with something

@@ -1,25 +1,29 @@
 //! Time as one integer.
 
-use std::time::{Duration, Instant};
+use std::{
+    num::NonZeroU64,
+    time::{Duration, Instant},
+};
 
 /// A point in time: nanoseconds since the zero of whoever counts, the time a breaker was made.
 ///
 /// Arithmetic saturates. [`Tick::NEVER`], 584 years away, stands for everything that does not fit, so no
-/// duration that a user may set can overflow.
+/// duration that a user may set can overflow. Stored with one added, so that an `Option` of it is no larger:
+/// there are several in each circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tick(u64);
+pub(crate) struct Tick(NonZeroU64);
 
 impl Tick {
-    pub(crate) const ZERO: Self = Self(0);
-    pub(crate) const NEVER: Self = Self(u64::MAX);
+    pub(crate) const ZERO: Self = Self(NonZeroU64::MIN);
+    pub(crate) const NEVER: Self = Self(NonZeroU64::MAX);
 
     /// `now`, counted from `zero`. A clock that went back reads as zero.
     pub(crate) fn at(now: Instant, zero: Instant) -> Self {
-        Self(saturating_nanos(now.saturating_duration_since(zero)))
+        Self::ZERO.after(now.saturating_duration_since(zero))
     }
 
     pub(crate) fn nanos(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     #[must_use]
@@ -32,12 +36,12 @@ impl Tick {
         if self == Self::NEVER {
             return Duration::MAX;
         }
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 
     /// The same point on the clock that `zero` was read from, where that clock reaches so far.
     pub(crate) fn instant(self, zero: Instant) -> Option<Instant> {
-        zero.checked_add(Duration::from_nanos(self.0))
+        zero.checked_add(Duration::from_nanos(self.nanos()))
     }
 }
 
