@@ -220,12 +220,15 @@ impl Middleware for Fallback {
                 drop(result);
                 event::fallback_used(&origin, reason);
                 redirect(&mut copy, backup);
-                // The circuit that the caller named is the one that refused.
-                let named = extensions.remove::<CircuitKey>();
-                let answer = next.run(copy, extensions).await;
+                // On a copy, so that a call dropped meanwhile leaves no trace. The circuit that the caller named is
+                // the one that refused.
+                let mut apart = extensions.clone();
+                let named = apart.remove::<CircuitKey>();
+                let answer = next.run(copy, &mut apart).await;
                 if let Some(named) = named {
-                    extensions.insert(named);
+                    apart.insert(named);
                 }
+                *extensions = apart;
                 answer.map(made_by_fallback)
             }
         }

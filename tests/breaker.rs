@@ -17,7 +17,7 @@ use reqwest::{Request, Response};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
 use reqwest_resilience::{
     CircuitBreaker, CircuitBreakerBuilder, CircuitEvent, CircuitMode, CircuitSettings, CircuitSnapshot,
-    CircuitState, Clock, ManualClock, OpenReason, Rejection, Trip,
+    CircuitState, Clock, ManualClock, OpenReason, Rejection, Trip, Until,
 };
 use std::{
     collections::HashSet,
@@ -662,6 +662,28 @@ async fn the_retry_after_of_a_success_that_opens_by_the_rate_lengthens_the_wait_
     lab.transport.script([Reply::Header(429, "retry-after", "40")]);
     assert_eq!(lab.send(200).await, Saw::Status(429));
     assert_eq!(lab.refused().await, Some(Duration::from_secs(40)));
+}
+
+#[tokio::test]
+async fn a_retry_after_is_heard_too_where_the_body_has_the_last_word() {
+    let breaker = CircuitBreaker::builder()
+        .defaults(|circuit| circuit.trip(Trip::failure_rate(0.5).min_calls(4)))
+        .observe(Until::BodyEnd)
+        .clock(ManualClock::new())
+        .build()
+        .unwrap();
+    let slow_down =
+        http::Response::builder().status(429).header("retry-after", "40").body("slow down").unwrap();
+    let transport = Transport::answering(503);
+    let client = chain(&breaker, &transport);
+    for _ in 0..3 {
+        call(&client, URL).await;
+    }
+    transport.script([Reply::Response(slow_down.into())]);
+    let response = client.get(URL).send().await.unwrap();
+    assert_eq!(state(&breaker, KEY), CircuitState::Closed);
+    assert_eq!(response.text().await.unwrap(), "slow down");
+    assert_eq!(breaker.snapshot(KEY).unwrap().retry_after, Some(Duration::from_secs(40)));
 }
 
 #[tokio::test]

@@ -9,13 +9,14 @@
 
 mod support;
 
+use futures::FutureExt;
 use http::Extensions;
 use reqwest::{Body, Method, Request, Response};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
 use reqwest_resilience::{
     Attempt, Bulkhead, CircuitBreaker, CircuitKey, CircuitMode, CircuitState, Deadline, Fallback,
-    FallbackContext, Idempotent, ManualClock, Rejection, Retry, RetryReport, RetryReportHandle, Scope, Trip,
-    Until,
+    FallbackContext, Idempotent, ManualClock, Rejection, Retry, RetryBudget, RetryReport, RetryReportHandle,
+    Scope, Trip, Until,
 };
 use std::{
     sync::{Arc, Mutex},
@@ -514,4 +515,39 @@ async fn the_refused_answer_is_let_go_before_the_backup_is_asked() {
         .unwrap()
         .when(|attempt| attempt.result().as_ref().is_ok_and(|response| response.status() == 503));
     assert_eq!(call(&around(fallback, bulkhead, &transport), URL).await, Saw::Status(200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_to_the_backup_that_is_dropped_leaves_the_extensions_as_they_were() {
+    let (breaker, transport, client) = refused(Fallback::to_origin(BACKUP).unwrap());
+    breaker.set_mode("reports", CircuitMode::ForcedOpen).unwrap();
+    transport.hold();
+    let key = CircuitKey::new("reports");
+    let mut extensions = Extensions::new();
+    extensions.insert(key.clone());
+    let request = client.get(URL).build().unwrap();
+    assert!(client.execute_with_extensions(request, &mut extensions).now_or_never().is_none());
+    assert_eq!((transport.hits(), extensions.get()), (1, Some(&key)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_the_fallback_pays_for_no_retry() {
+    let breaker = CircuitBreaker::default();
+    breaker.set_mode(KEY, CircuitMode::ForcedOpen).unwrap();
+    let budget = RetryBudget::builder().ratio(1.0).min_per_second(0).clock(ManualClock::new());
+    let retry = Retry::builder().max_retries(9).budget(budget.build().unwrap()).build().unwrap();
+    let transport = Transport::answering(503);
+    let client = ClientBuilder::new(plain_client())
+        .with(retry)
+        .with(stub())
+        .with(breaker.clone())
+        .with(transport.clone())
+        .build();
+    for _ in 0..5 {
+        assert_eq!(call(&client, URL).await, STUBBED);
+    }
+    // Now it reaches the origin, and pays for the one retry that it gets.
+    breaker.set_mode(KEY, CircuitMode::ForcedClosed).unwrap();
+    assert_eq!(call(&client, URL).await, Saw::Status(503));
+    assert_eq!(transport.hits(), 2);
 }
