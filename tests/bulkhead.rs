@@ -896,3 +896,23 @@ async fn refusals_are_logged_at_most_once_a_second_for_each_key() {
     assert_eq!(told, [(KEY, "0"), (OTHER_KEY, "0"), (KEY, "3")]);
     assert_eq!(bulkhead.snapshots()[0].rejected, 5);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_queued_in_vain_is_told_so_outward_and_one_that_was_refused_at_once_is_not() {
+    let transport = Transport::answering(200);
+    transport.hold();
+    let bulkhead = sized(1, 1).max_wait(millis(200)).build().unwrap();
+    let _holder = fill(&chain(&bulkhead, &transport), &bulkhead, 1).await;
+    let outside = Witness::default();
+    let client = ClientBuilder::new(plain_client())
+        .with(outside.clone())
+        .with(bulkhead.clone())
+        .with(transport.clone())
+        .build();
+    let queued = spawn(&client, URL);
+    until("it queues", || in_flight_and_queued(&bulkhead) == (1, 1)).await;
+    assert_eq!(call(&client, URL).await, Saw::Rejected, "the queue is full");
+    assert_eq!(outside.last(), (None, None));
+    assert_eq!(queued.await.unwrap(), Saw::Rejected);
+    assert_eq!(outside.last(), (None, Some(millis(200))));
+}
