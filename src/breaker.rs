@@ -2,7 +2,7 @@
 
 mod builder;
 mod middleware;
-mod permit;
+pub(crate) mod permit;
 mod profile;
 mod settings;
 mod shared;

@@ -2,10 +2,11 @@
 
 use crate::{
     CircuitBreaker, CircuitMode, CircuitState, Clock, Rejection, TokioClock,
+    breaker::permit::Permit,
     key::{Key, KeyRef},
     machine::{
         budget::{BudgetCell, BudgetRule},
-        call::{Admission, Outcome, Refusal},
+        call::{Outcome, Passage, Refusal},
         cell::CircuitCell,
         circuit::Circuit,
         policy::CircuitPolicy,
@@ -42,7 +43,7 @@ impl LoneCircuit {
     #[inline]
     pub fn admit_and_succeed(&self) -> bool {
         match self.0.admit_at_a_glance(BIRTH) {
-            Some(Admission::Admitted { epoch }) => self.0.is_indifferent_to(epoch, Outcome::Success),
+            Some(Passage::Observed { epoch }) => self.0.is_indifferent_to(epoch, Outcome::Success),
             _ => false,
         }
     }
@@ -56,9 +57,8 @@ impl LoneCircuit {
 #[inline]
 pub fn call(breaker: &CircuitBreaker, request: &Request, result: &Result<Response>) -> Result<()> {
     let mut extensions = Extensions::new();
-    if let Some(mut permit) = breaker.shared.ask(request, &extensions)? {
-        permit.start(&mut extensions);
-        permit.settle(request.method(), result);
+    if let Some(ticket) = breaker.shared.ask(request, &extensions)? {
+        Permit::new(&breaker.shared, ticket, &mut extensions).settle(request.method(), result);
     }
     Ok(())
 }

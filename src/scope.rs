@@ -96,16 +96,13 @@ pub(crate) enum Keying {
 }
 
 impl Keying {
-    /// Runs `then` with the key of `request`; not at all when it has none.
+    /// The key of `request`, borrowed from it, from here, or from `made` where it had to be made.
     #[inline]
-    pub(crate) fn with_key<T>(&self, request: &Request, then: impl FnOnce(KeyRef<'_>) -> T) -> Option<T> {
+    pub(crate) fn key<'k>(&'k self, request: &'k Request, made: &'k mut Option<Key>) -> Option<KeyRef<'k>> {
         match self {
-            Self::Origin => OriginRef::of(request.url()).map(|origin| then(KeyRef::Origin(origin))),
-            Self::Shared(key) => Some(then(key.as_ref())),
-            Self::By(KeyFn(key)) => {
-                let key = Key::parse(&key(request)?).ok()?;
-                Some(then(key.as_ref()))
-            }
+            Self::Origin => OriginRef::of(request.url()).map(KeyRef::Origin),
+            Self::Shared(key) => Some(key.as_ref()),
+            Self::By(KeyFn(key)) => Some(made.insert(Key::parse(&key(request)?).ok()?).as_ref()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The breaker in a chain.
 
-use super::CircuitBreaker;
+use super::{CircuitBreaker, permit::Permit};
 use crate::body::watch;
 use http::Extensions;
 use reqwest::{Request, Response};
@@ -14,11 +14,11 @@ impl Middleware for CircuitBreaker {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let Some(mut permit) = self.shared.ask(&request, extensions)? else {
+        let Some(ticket) = self.shared.ask(&request, extensions)? else {
             return next.run(request, extensions).await;
         };
         let method = request.method().clone();
-        permit.start(extensions);
+        let permit = Permit::new(&self.shared, ticket, extensions);
         let result = next.run(request, extensions).await;
         match (permit.settle(&method, &result), result) {
             (Some(aboard), Ok(response)) => Ok(watch(&method, response, aboard)),

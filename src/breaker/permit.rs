@@ -7,7 +7,6 @@ use crate::{
     deadline::DeadlineAt,
     machine::{call::Outcome, cell::CircuitCell},
     queue_time::QueueTime,
-    registry::Found,
     retry_after::retry_after,
     verdict::{Attempt, Verdict},
 };
@@ -19,48 +18,44 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+/// A call that a circuit let through, before anybody answers for it.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a probe slot is lost with it"]
+pub(crate) struct Ticket<'a> {
+    pub(super) circuit: &'a CircuitCell,
+    /// Where the circuit is found again when the call is over but its body is not.
+    pub(super) place: u32,
+    /// The number of its profile.
+    pub(super) profile: u32,
+    /// The epoch that admitted the call.
+    pub(super) epoch: u64,
+}
+
 /// The right to one call, and the duty to say how it ended. Dropping it is an answer too.
 #[must_use = "dropping a permit says that the call was abandoned"]
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     shared: &'a Arc<Shared>,
-    circuit: &'a CircuitCell,
-    /// Where the circuit is found again when the call is over but its body is not.
-    place: u32,
-    profile: &'a Profile,
-    /// The epoch that admitted the call; none once it was settled.
-    epoch: Option<u64>,
-    /// None: nobody will ask how long it took. Boxed, since most permits have none and each is moved.
+    ticket: Ticket<'a>,
+    /// The circuit was told how the call ended.
+    is_settled: bool,
+    /// None: nobody will ask how long it took. Boxed, since most permits have none.
     stopwatch: Option<Box<Stopwatch>>,
     /// When a layer outside cuts the call off.
     deadline: Option<DeadlineAt>,
 }
 
 impl<'a> Permit<'a> {
-    #[inline]
-    pub(super) fn new(
-        shared: &'a Arc<Shared>,
-        found: &Found<'a, CircuitCell>,
-        profile: &'a Profile,
-        epoch: u64,
-    ) -> Self {
-        Self {
-            shared,
-            circuit: found.resident,
-            place: found.slot,
-            profile,
-            epoch: Some(epoch),
-            stopwatch: None,
-            deadline: None,
-        }
-    }
-
     /// The call goes out. What listeners took before this is not charged to the origin.
     #[inline]
-    pub(crate) fn start(&mut self, extensions: &mut Extensions) {
-        self.deadline = DeadlineAt::of(extensions);
-        if self.profile.is_timed() || self.shared.classify.is_some() {
-            self.stopwatch = Some(Box::new(Stopwatch::start(&*self.shared.clock, extensions)));
+    pub(crate) fn new(shared: &'a Arc<Shared>, ticket: Ticket<'a>, extensions: &mut Extensions) -> Self {
+        let is_timed = shared.profiles.numbered(ticket.profile).is_timed() || shared.classify.is_some();
+        Self {
+            shared,
+            ticket,
+            is_settled: false,
+            stopwatch: is_timed.then(|| Box::new(Stopwatch::start(&*shared.clock, extensions))),
+            deadline: DeadlineAt::of(extensions),
         }
     }
 
@@ -79,11 +74,11 @@ impl<'a> Permit<'a> {
             Verdict::Ignore => Outcome::Ignored,
         };
         if self.shared.observe == Until::BodyEnd && outcome == Outcome::Success && result.is_ok() {
-            let epoch = self.epoch.take()?;
+            self.is_settled = true;
             return Some(Aboard {
                 shared: Arc::clone(self.shared),
-                place: self.place,
-                epoch,
+                place: self.ticket.place,
+                epoch: self.ticket.epoch,
                 retry_after: self.wait_asked_for(result),
             });
         }
@@ -93,7 +88,7 @@ impl<'a> Permit<'a> {
 
     #[inline]
     fn judge(&self, method: &Method, result: &reqwest_middleware::Result<Response>) -> Verdict {
-        let rule = &self.profile.rule;
+        let rule = &self.profile().rule;
         let is_timed = rule.slow_call.is_some() || self.shared.classify.is_some();
         let elapsed = if is_timed { self.elapsed() } else { Duration::ZERO };
         let attempt = Attempt::new(method, result, elapsed, rule);
@@ -105,18 +100,23 @@ impl<'a> Permit<'a> {
 
     #[inline]
     fn report(&mut self, outcome: Outcome, result: Option<&reqwest_middleware::Result<Response>>) {
-        if let Some(epoch) = self.epoch.take() {
-            self.shared.settle(self.circuit, epoch, outcome, || self.wait_asked_for(result?));
-        }
+        self.is_settled = true;
+        let Ticket { circuit, epoch, .. } = self.ticket;
+        self.shared.settle(circuit, epoch, outcome, || self.wait_asked_for(result?));
     }
 
     fn wait_asked_for(&self, result: &reqwest_middleware::Result<Response>) -> Option<Duration> {
         match result {
-            Ok(response) if !self.profile.policy.honor_retry_after.is_zero() => {
+            Ok(response) if !self.profile().policy.honor_retry_after.is_zero() => {
                 retry_after(response.headers(), SystemTime::now)
             }
             _ => None,
         }
+    }
+
+    #[inline]
+    fn profile(&self) -> &'a Profile {
+        self.shared.profiles.numbered(self.ticket.profile)
     }
 
     fn elapsed(&self) -> Duration {
@@ -128,7 +128,7 @@ impl<'a> Permit<'a> {
     fn was_cut_off(&self) -> bool {
         !thread::panicking()
             && (self.deadline.is_some_and(DeadlineAt::has_passed)
-                || self.profile.abandoned_after.is_some_and(|patience| patience <= self.elapsed()))
+                || self.profile().abandoned_after.is_some_and(|patience| patience <= self.elapsed()))
     }
 }
 
@@ -179,7 +179,7 @@ impl Watcher for Aboard {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        if self.epoch.is_none() {
+        if self.is_settled {
             return;
         }
         let outcome = if self.was_cut_off() { Outcome::Failure } else { Outcome::Ignored };

@@ -1,6 +1,6 @@
 //! What the clones of a breaker share.
 
-use super::{permit::Permit, profile::Profile};
+use super::{permit::Ticket, profile::Profile};
 use crate::{
     body::Until,
     clock::Clock,
@@ -9,7 +9,7 @@ use crate::{
     key::{Key, KeyRef},
     machine::{
         Epochs, Expendable, Moment,
-        call::{Admission, Outcome, Refusal, Settlement},
+        call::{Outcome, Passage, Refusal, Settlement},
         cell::CircuitCell,
         circuit::Circuit,
         state::{CircuitMode, CircuitState},
@@ -21,9 +21,10 @@ use crate::{
 };
 use http::Extensions;
 use reqwest::Request;
+use reqwest_middleware::Error;
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -59,35 +60,34 @@ impl Profiles {
     }
 
     #[inline]
-    fn numbered(&self, number: u32) -> &Profile {
+    pub(super) fn numbered(&self, number: u32) -> &Profile {
         self.own.get(number as usize).unwrap_or(&self.defaults)
     }
 }
 
 impl Shared {
-    /// Asks the circuit of `request` for a permit. `Ok(None)`: the request passes and nobody looks.
+    /// Asks the circuit of `request` to let it through. `Ok(None)`: it passes and nobody looks.
     #[inline]
-    pub(crate) fn ask<'a>(
-        self: &'a Arc<Self>,
+    pub(crate) fn ask(
+        &self,
         request: &Request,
         extensions: &Extensions,
-    ) -> Result<Option<Permit<'a>>, Rejection> {
+    ) -> Result<Option<Ticket<'_>>, Error> {
         if extensions.get::<BypassCircuit>().is_some() {
             return Ok(None);
         }
-        let answer = match extensions.get::<CircuitKey>() {
-            Some(circuit) => circuit.key().map(|key| self.admit(key)),
-            None => self.keying.with_key(request, |key| self.admit(key)),
+        let mut made = None;
+        let key = match extensions.get::<CircuitKey>() {
+            Some(circuit) => circuit.key(),
+            None => self.keying.key(request, &mut made),
         };
-        answer.unwrap_or(Ok(None))
-    }
-
-    #[inline]
-    fn admit<'a>(self: &'a Arc<Self>, key: KeyRef<'_>) -> Result<Option<Permit<'a>>, Rejection> {
+        let Some(key) = key else {
+            return Ok(None);
+        };
         let found = self.circuits.find(key);
         if let Some(circuit) = &found {
-            if let Some(admission) = circuit.resident.admit_at_a_glance(circuit.tenancy.birth) {
-                return self.grant(circuit, admission);
+            if let Some(passage) = circuit.resident.admit_at_a_glance(circuit.tenancy.birth) {
+                return Ok(ticket(circuit, passage));
             }
         }
         self.admit_with_care(key, found)
@@ -96,10 +96,10 @@ impl Shared {
     /// Admits where a glance did not do: the circuit is new, gone, not closed, or under orders.
     #[cold]
     fn admit_with_care<'a>(
-        self: &'a Arc<Self>,
+        &'a self,
         key: KeyRef<'_>,
         mut found: Option<Found<'a, CircuitCell>>,
-    ) -> Result<Option<Permit<'a>>, Rejection> {
+    ) -> Result<Option<Ticket<'a>>, Error> {
         let context = self.context();
         let mut journal = Vec::new();
         let answer = loop {
@@ -110,19 +110,23 @@ impl Shared {
             let Some(circuit) = circuit else {
                 break None;
             };
-            let birth = circuit.tenancy.birth;
-            if let Some(admission) = circuit.resident.admit(birth, &context.moment, &mut journal) {
-                // The permit first: a log subscriber that panics must not cost a probe slot.
-                break Some(self.grant(&circuit, admission));
+            let admission = circuit.resident.admit(circuit.tenancy.birth, &context.moment, &mut journal);
+            if let Some(admission) = admission {
+                break Some(admission.map(|passage| ticket(&circuit, passage)));
             }
         };
+        let held = Held { shared: self, ticket: answer.as_ref().and_then(|answer| *answer.as_ref().ok()?) };
         self.reporter.report(&journal, context.moment.now);
-        answer.unwrap_or_else(|| self.pass_untracked(key, context.moment.now))
+        mem::forget(held);
+        match answer {
+            Some(answer) => answer.map_err(|refusal| Rejection::from(refusal).into()),
+            None => self.pass_untracked(key, context.moment.now),
+        }
     }
 
     /// What becomes of a call that no circuit could be found for. Forced open is an order that needs no
     /// circuit.
-    fn pass_untracked<'a>(&self, key: KeyRef<'_>, now: Tick) -> Result<Option<Permit<'a>>, Rejection> {
+    fn pass_untracked<'a>(&self, key: KeyRef<'_>, now: Tick) -> Result<Option<Ticket<'a>>, Error> {
         self.reporter.report_untracked(self.circuits.capacity(), now);
         let key = key.to_key();
         let mode = self.profiles.numbered(self.profiles.number_of(&key)).policy.mode;
@@ -130,23 +134,8 @@ impl Shared {
             return Ok(None);
         }
         let circuit_key = Arc::clone(key.text());
-        Err(Refusal { circuit_key, state: CircuitState::Closed, mode, retry_after: None }.into())
-    }
-
-    #[inline]
-    fn grant<'a>(
-        self: &'a Arc<Self>,
-        circuit: &Found<'a, CircuitCell>,
-        admission: Admission,
-    ) -> Result<Option<Permit<'a>>, Rejection> {
-        match admission {
-            Admission::Admitted { epoch } => {
-                let profile = self.profiles.numbered(circuit.tenancy.profile);
-                Ok(Some(Permit::new(self, circuit, profile, epoch)))
-            }
-            Admission::Unobserved => Ok(None),
-            Admission::Refused(refusal) => Err(refusal.into()),
-        }
+        let refusal = Refusal { circuit_key, state: CircuitState::Closed, mode, retry_after: None };
+        Err(Rejection::from(refusal).into())
     }
 
     /// Takes an outcome to its circuit. What the response asked for is looked up only where it may be heard.
@@ -212,6 +201,34 @@ impl Shared {
 
     pub(super) fn moment(&self) -> Moment<'_> {
         Moment { now: Tick::at(self.clock.now(), self.zero), chance: fastrand::u64(..), epochs: &self.epochs }
+    }
+}
+
+/// The ticket for a passage; none where nobody looks.
+#[inline]
+fn ticket<'a>(circuit: &Found<'a, CircuitCell>, passage: Passage) -> Option<Ticket<'a>> {
+    match passage {
+        Passage::Observed { epoch } => Some(Ticket {
+            circuit: circuit.resident,
+            place: circuit.slot,
+            profile: circuit.tenancy.profile,
+            epoch,
+        }),
+        Passage::Unobserved => None,
+    }
+}
+
+/// A ticket while events go out: a log subscriber that panics must not cost a probe slot.
+struct Held<'a> {
+    shared: &'a Shared,
+    ticket: Option<Ticket<'a>>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(Ticket { circuit, epoch, .. }) = self.ticket {
+            self.shared.settle(circuit, epoch, Outcome::Ignored, || None);
+        }
     }
 }
 

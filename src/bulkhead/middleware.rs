@@ -65,7 +65,9 @@ impl Shared {
         // Where a gate has moved to is settled only at the desk.
         let mut has_moved = false;
         loop {
-            let found = self.keying.with_key(request, |key| self.find(key, has_moved)).flatten();
+            let mut made = None;
+            let key = self.keying.key(request, &mut made);
+            let found = key.and_then(|key| self.find(key, has_moved));
             let Some(Found { resident: gate, tenancy, .. }) = found else {
                 return Ok(None);
             };

@@ -3,16 +3,17 @@
 use super::state::{CircuitMode, CircuitState};
 use std::{sync::Arc, time::Duration};
 
-/// What became of a call that asks to be sent.
-#[derive(Debug)]
-#[must_use = "an admitted call has to be settled"]
-pub(crate) enum Admission {
-    /// It goes out, and its outcome counts in this epoch and in no other.
-    Admitted { epoch: u64 },
-    /// It goes out, and its outcome is nobody's.
+/// What becomes of a call that asks to be sent.
+pub(crate) type Admission = Result<Passage, Refusal>;
+
+/// A call goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an observed call has to be settled"]
+pub(crate) enum Passage {
+    /// Its outcome counts in this epoch and in no other.
+    Observed { epoch: u64 },
+    /// Its outcome is nobody's.
     Unobserved,
-    /// It does not go out.
-    Refused(Refusal),
 }
 
 /// Why a call does not go out.

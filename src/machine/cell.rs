@@ -2,7 +2,7 @@
 
 use super::{
     Expendable, Moment,
-    call::{Admission, Outcome, Settlement},
+    call::{Admission, Outcome, Passage, Settlement},
     circuit::Circuit,
     event::CircuitEvent,
     tick::Tick,
@@ -46,16 +46,16 @@ impl CircuitCell {
 
     /// Admits without the lock where the word alone can tell; `None`: ask [`admit`](Self::admit).
     #[inline]
-    pub(crate) fn admit_at_a_glance(&self, birth: u64) -> Option<Admission> {
+    pub(crate) fn admit_at_a_glance(&self, birth: u64) -> Option<Passage> {
         let word = self.glance();
         // Relaxed: ordered by the acquire of the word.
         if self.birth.load(Ordering::Relaxed) != birth {
             return None;
         }
         if word.admits() {
-            return Some(Admission::Admitted { epoch: word.epoch() });
+            return Some(Passage::Observed { epoch: word.epoch() });
         }
-        word.is_forced_closed().then_some(Admission::Unobserved)
+        word.is_forced_closed().then_some(Passage::Unobserved)
     }
 
     /// Asks for one call of the owner `birth`; `None`: the place has gone to another.

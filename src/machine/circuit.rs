@@ -5,7 +5,7 @@
 
 use super::{
     Expendable, Moment,
-    call::{Admission, Outcome, Refusal, Settlement},
+    call::{Admission, Outcome, Passage, Refusal, Settlement},
     event::{CircuitEvent, OpenReason},
     policy::CircuitPolicy,
     snapshot::{CircuitSnapshot, WindowSnapshot},
@@ -84,31 +84,31 @@ impl Circuit {
     /// Asks for one call.
     pub(crate) fn admit(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) -> Admission {
         match self.mode {
-            CircuitMode::ForcedClosed => return Admission::Unobserved,
+            CircuitMode::ForcedClosed => return Ok(Passage::Unobserved),
             CircuitMode::ForcedOpen => {
-                return Admission::Refused(self.refuse(None, at.now, journal));
+                return Err(self.refuse(None, at.now, journal));
             }
             CircuitMode::Enforcing | CircuitMode::Shadow => {}
         }
         self.end_lease(at, journal);
         self.end_wait(at, journal);
         let retry_after = match &mut self.phase {
-            Phase::Closed { .. } => return Admission::Admitted { epoch: self.epoch },
+            Phase::Closed { .. } => return Ok(Passage::Observed { epoch: self.epoch }),
             Phase::Open { until } => Some(until.since(at.now)),
             Phase::HalfOpen { in_flight, passed, youngest } => {
                 if self.policy.has_free_slot(*in_flight, *passed) {
                     *in_flight += 1;
                     *youngest = at.now.max(*youngest);
-                    return Admission::Admitted { epoch: self.epoch };
+                    return Ok(Passage::Observed { epoch: self.epoch });
                 }
                 None
             }
         };
         let refusal = self.refuse(retry_after, at.now, journal);
         if self.mode == CircuitMode::Shadow {
-            return Admission::Unobserved;
+            return Ok(Passage::Unobserved);
         }
-        Admission::Refused(refusal)
+        Err(refusal)
     }
 
     /// Takes what a call brings back. In any epoch but the one that admitted it, it changes nothing.

@@ -84,7 +84,8 @@ impl RetryBudget {
         let Some(accounts) = &self.0 else {
             return Account::Unlimited;
         };
-        let found = accounts.keying.with_key(request, |key| accounts.find(key));
+        let mut made = None;
+        let found = accounts.keying.key(request, &mut made).map(|key| accounts.find(key));
         match found {
             None => Account::Unlimited,
             Some(None) => Account::Full,

@@ -2,7 +2,7 @@
 
 use crate::machine::{
     Epochs, Expendable, Moment,
-    call::{Admission, Outcome, Settlement},
+    call::{Outcome, Passage, Settlement},
     cell::CircuitCell,
     circuit::Circuit,
     event::CircuitEvent,
@@ -63,10 +63,10 @@ impl Place {
 
     /// The epoch of an admitted call; none when it was refused or the place has gone to another.
     fn admit(&self, birth: u64) -> Option<u64> {
-        let glance = self.cell.admit_at_a_glance(birth);
+        let glance = self.cell.admit_at_a_glance(birth).map(Ok);
         let admission = glance.or_else(|| self.cell.admit(birth, &self.moment(), &mut Vec::new()));
         match admission {
-            Some(Admission::Admitted { epoch }) => Some(epoch),
+            Some(Ok(Passage::Observed { epoch })) => Some(epoch),
             _ => None,
         }
     }
