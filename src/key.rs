@@ -1,6 +1,9 @@
 //! What a circuit is found by.
 
-use crate::{error::InvalidKey, origin::OriginRef};
+use crate::{
+    error::InvalidKey,
+    origin::{OriginRef, Scheme},
+};
 use papaya::Equivalent;
 use reqwest::Url;
 use std::{
@@ -61,7 +64,7 @@ impl Key {
         match self.shape {
             Shape::Name => KeyRef::Name(&self.text),
             Shape::Origin { port, .. } => {
-                KeyRef::Origin(OriginRef { scheme: self.scheme(), host: self.host(), port })
+                KeyRef::Origin(OriginRef { scheme: Scheme::of(self.scheme()), host: self.host(), port })
             }
         }
     }
@@ -105,7 +108,7 @@ impl KeyRef<'_> {
             Self::Origin(origin) => Key {
                 text: origin.to_string().into(),
                 shape: Shape::Origin {
-                    scheme: length(origin.scheme),
+                    scheme: length(origin.scheme.as_str()),
                     host: length(origin.host),
                     port: origin.port,
                 },
@@ -125,7 +128,9 @@ impl Hash for KeyRef<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let (text, rest) = match self {
             Self::Name(name) => (*name, 0),
-            Self::Origin(origin) => (origin.host, u64::from(origin.port) << 32 | origin.scheme.len() as u64),
+            Self::Origin(origin) => {
+                (origin.host, u64::from(origin.port) << 32 | origin.scheme.as_str().len() as u64)
+            }
         };
         state.write(text.as_bytes());
         state.write_u64(rest ^ (text.len() as u64) << 48);
@@ -143,12 +148,26 @@ impl Equivalent<Key> for KeyRef<'_> {
     fn equivalent(&self, key: &Key) -> bool {
         match (self, key.shape) {
             (Self::Name(name), Shape::Name) => **name == *key.text,
-            (Self::Origin(origin), Shape::Origin { port, .. }) => {
-                origin.port == port && origin.host == key.host() && origin.scheme == key.scheme()
+            (Self::Origin(origin), Shape::Origin { host, port, .. }) => {
+                origin.port == port
+                    && origin.host.len() == host as usize
+                    && is_begun_by(key.text.as_bytes(), origin)
             }
             _ => false,
         }
     }
+}
+
+/// Whether `text` begins with the scheme and the host of `origin`. Bytes: where characters end is known.
+#[inline]
+fn is_begun_by(text: &[u8], origin: &OriginRef<'_>) -> bool {
+    let rest = match origin.scheme {
+        Scheme::Http => text.strip_prefix(b"http"),
+        Scheme::Https => text.strip_prefix(b"https"),
+        Scheme::Other(scheme) => text.strip_prefix(scheme.as_bytes()),
+    };
+    rest.and_then(|rest| rest.strip_prefix(SEPARATOR.as_bytes()))
+        .is_some_and(|rest| rest.starts_with(origin.host.as_bytes()))
 }
 
 #[cfg(test)]

@@ -5,24 +5,31 @@ use crate::body::watch;
 use http::Extensions;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
+use std::{future::Future, pin::Pin};
 
-#[async_trait::async_trait]
+/// Written out as `async_trait` would, but for its move of the request into a local variable: borrowed
+/// there, it would be kept in the future a second time, and copied twice. That is a tenth of the call.
 impl Middleware for CircuitBreaker {
-    async fn handle(
-        &self,
+    fn handle<'breaker, 'call, 'next, 'sent>(
+        &'breaker self,
         request: Request,
-        extensions: &mut Extensions,
-        next: Next<'_>,
-    ) -> Result<Response> {
-        let Some(ticket) = self.shared.ask(&request, extensions)? else {
-            return next.run(request, extensions).await;
-        };
-        let method = request.method().clone();
-        let permit = Permit::new(&self.shared, ticket, extensions);
-        let result = next.run(request, extensions).await;
-        match (permit.settle(&method, &result), result) {
-            (Some(aboard), Ok(response)) => Ok(watch(&method, response, aboard)),
-            (_, result) => result,
-        }
+        extensions: &'call mut Extensions,
+        next: Next<'next>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response>> + Send + 'sent>>
+    where
+        'breaker: 'sent,
+        'call: 'sent,
+        'next: 'sent,
+    {
+        Box::pin(async move {
+            let ticket = self.shared.ask(&request, extensions)?;
+            let permit = ticket.map(|ticket| Permit::new(&self.shared, ticket, extensions));
+            let method = request.method().clone();
+            let mut result = next.run(request, extensions).await;
+            if let Some(aboard) = permit.and_then(|permit| permit.settle(&method, &result)) {
+                result = result.map(|response| watch(&method, response, aboard));
+            }
+            result
+        })
     }
 }

@@ -123,6 +123,12 @@ impl<'a> Permit<'a> {
         self.stopwatch.as_ref().map_or(Duration::ZERO, |stopwatch| stopwatch.elapsed(&*self.shared.clock))
     }
 
+    #[cold]
+    fn abandon(&mut self) {
+        let outcome = if self.was_cut_off() { Outcome::Failure } else { Outcome::Ignored };
+        self.report(outcome, None);
+    }
+
     /// Whether the call was dropped because the origin took too long: a deadline outside has passed, or the
     /// caller lost its patience. A panic says nothing about the origin.
     fn was_cut_off(&self) -> bool {
@@ -178,11 +184,10 @@ impl Watcher for Aboard {
 }
 
 impl Drop for Permit<'_> {
+    #[inline]
     fn drop(&mut self) {
-        if self.is_settled {
-            return;
+        if !self.is_settled {
+            self.abandon();
         }
-        let outcome = if self.was_cut_off() { Outcome::Failure } else { Outcome::Ignored };
-        self.report(outcome, None);
     }
 }
