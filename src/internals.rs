@@ -94,17 +94,14 @@ impl LoneBudget {
     /// A call was sent.
     #[inline]
     pub fn deposit(&self) {
-        self.cell.deposit(self.generation, self.now());
+        self.cell.deposit(self.generation, Tick::at(TokioClock.recent(), self.zero));
     }
 
     /// Whether a retry may be made.
     #[inline]
     pub fn withdraw(&self) -> bool {
-        self.cell.withdraw(self.generation, self.now()) == Some(true)
-    }
-
-    fn now(&self) -> Tick {
-        Tick::at(TokioClock.now(), self.zero)
+        let now = Tick::at(TokioClock.now(), self.zero);
+        self.cell.withdraw(self.generation, now) == Some(true)
     }
 }
 

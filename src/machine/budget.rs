@@ -66,6 +66,8 @@ const GENERATION: u64 = 2 * BUCKETS as u64;
 #[derive(Debug)]
 pub(crate) struct BudgetCell {
     rule: BudgetRule,
+    /// Nanoseconds of one bucket.
+    width: u64,
     deposits: [AtomicU64; BUCKETS],
     ledger: Mutex<Ledger>,
 }
@@ -92,6 +94,7 @@ impl BudgetCell {
     pub(crate) fn new(rule: BudgetRule) -> Self {
         Self {
             rule,
+            width: width(rule.window),
             deposits: std::array::from_fn(|_| AtomicU64::new(0)),
             ledger: Mutex::new(Ledger {
                 // Above zero, so that a bucket never written to is older than every window.
@@ -185,7 +188,7 @@ impl BudgetCell {
 
     #[inline]
     fn stamp(&self, generation: u32, now: Tick) -> u64 {
-        let number = now.nanos() / width(self.rule.window);
+        let number = now.nanos() / self.width;
         number.wrapping_add(u64::from(generation) * GENERATION) % STAMPS
     }
 }
