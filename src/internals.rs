@@ -129,7 +129,8 @@ pub struct LookupKey<'a>(KeyRef<'a>);
 
 impl<'a> LookupKey<'a> {
     /// None without a host or a known port.
-    #[inline]
+    #[allow(clippy::inline_always, reason = "as in the breaker")]
+    #[inline(always)]
     #[must_use]
     pub fn of(url: &'a Url) -> Option<Self> {
         OriginRef::of(url).map(|origin| Self(KeyRef::Origin(origin)))

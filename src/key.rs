@@ -123,8 +123,9 @@ fn length(part: &str) -> u32 {
 }
 
 /// The host, or the name, in one write and the rest folded into one word: a lookup is on every call.
+#[allow(clippy::inline_always, reason = "a key that goes through memory stalls who reads it")]
 impl Hash for KeyRef<'_> {
-    #[inline]
+    #[inline(always)]
     fn hash<H: Hasher>(&self, state: &mut H) {
         let (text, rest) = match self {
             Self::Name(name) => (*name, 0),
@@ -143,8 +144,9 @@ impl Hash for Key {
     }
 }
 
+#[allow(clippy::inline_always, reason = "a key that goes through memory stalls who reads it")]
 impl Equivalent<Key> for KeyRef<'_> {
-    #[inline]
+    #[inline(always)]
     fn equivalent(&self, key: &Key) -> bool {
         match (self, key.shape) {
             (Self::Name(name), Shape::Name) => **name == *key.text,

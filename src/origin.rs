@@ -44,7 +44,8 @@ impl<'a> Scheme<'a> {
 
 impl<'a> OriginRef<'a> {
     /// The origin of `url`; none without a host or a known port.
-    #[inline]
+    #[allow(clippy::inline_always, reason = "handed back through memory, it would stall who reads it")]
+    #[inline(always)]
     pub(crate) fn of(url: &'a Url) -> Option<Self> {
         let scheme = Scheme::of(url.scheme());
         let port = match (url.port(), scheme) {

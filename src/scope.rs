@@ -97,7 +97,8 @@ pub(crate) enum Keying {
 
 impl Keying {
     /// The key of `request`, borrowed from it, from here, or from `made` where it had to be made.
-    #[inline]
+    #[allow(clippy::inline_always, reason = "handed back through memory, it would stall who reads it")]
+    #[inline(always)]
     pub(crate) fn key<'k>(&'k self, request: &'k Request, made: &'k mut Option<Key>) -> Option<KeyRef<'k>> {
         match self {
             Self::Origin => OriginRef::of(request.url()).map(KeyRef::Origin),
