@@ -97,8 +97,8 @@ impl CircuitBreaker {
     pub fn snapshots(&self) -> Vec<CircuitSnapshot> {
         let now = self.shared.moment().now;
         let mut snapshots = Vec::new();
-        self.shared.circuits.each(|cell| {
-            snapshots.extend(cell.with_circuit(|circuit| circuit.snapshot(now, self.shared.zero)));
+        self.shared.circuits.each(|place| {
+            snapshots.extend(place.circuit.with_circuit(|circuit| circuit.snapshot(now, self.shared.zero)));
         });
         snapshots.sort_by(|a, b| a.circuit_key.cmp(&b.circuit_key));
         snapshots
@@ -146,8 +146,8 @@ impl CircuitBreaker {
     pub fn reset_all(&self) {
         let moment = self.shared.moment();
         let mut journal = Vec::new();
-        self.shared.circuits.each(|cell| {
-            let _ = cell.with_circuit(|circuit| circuit.reset(&moment, &mut journal));
+        self.shared.circuits.each(|place| {
+            let _ = place.circuit.with_circuit(|circuit| circuit.reset(&moment, &mut journal));
         });
         self.shared.reporter.report(&journal, moment.now);
     }

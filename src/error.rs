@@ -109,6 +109,7 @@ impl Rejection {
 }
 
 impl From<Refusal> for Rejection {
+    #[inline]
     fn from(refusal: Refusal) -> Self {
         Self::CircuitOpen {
             circuit_key: refusal.circuit_key,
@@ -120,6 +121,7 @@ impl From<Refusal> for Rejection {
 }
 
 impl From<Rejection> for reqwest_middleware::Error {
+    #[inline]
     fn from(rejection: Rejection) -> Self {
         Self::middleware(Rejected(rejection))
     }

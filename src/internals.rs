@@ -14,8 +14,8 @@ use crate::{
     },
     origin::OriginRef,
 };
+use equivalent::Equivalent;
 use http::Extensions;
-use papaya::Equivalent;
 use reqwest::{Request, Response, Url};
 use reqwest_middleware::{Error, Result};
 use std::{
@@ -79,7 +79,7 @@ pub fn rejection(circuit_key: Arc<str>) -> Error {
 #[derive(Debug)]
 pub struct LoneBudget {
     cell: BudgetCell,
-    generation: u32,
+    generation: u64,
     zero: Instant,
 }
 
@@ -112,8 +112,14 @@ impl Default for LoneBudget {
 }
 
 /// The key that a map stores.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredKey(Key);
+
+impl Hash for StoredKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.as_ref().hash(state);
+    }
+}
 
 impl StoredKey {
     /// Its text.
@@ -143,16 +149,18 @@ impl<'a> LookupKey<'a> {
     }
 }
 
+#[allow(clippy::inline_always, reason = "as in the breaker")]
 impl Hash for LookupKey<'_> {
-    #[inline]
+    #[inline(always)]
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
 
+#[allow(clippy::inline_always, reason = "as in the breaker")]
 impl Equivalent<StoredKey> for LookupKey<'_> {
-    #[inline]
+    #[inline(always)]
     fn equivalent(&self, key: &StoredKey) -> bool {
-        self.0.equivalent(&key.0)
+        self.0.is(&key.0)
     }
 }

@@ -37,8 +37,8 @@ use tick::Tick;
 pub(crate) struct Moment<'a> {
     /// The time.
     pub(crate) now: Tick,
-    /// A random draw, uniform over all values.
-    pub(crate) chance: u64,
+    /// Draws a number at random, uniform over all values. Few decisions need one.
+    pub(crate) chance: fn() -> u64,
     /// Where a transition takes its epoch from.
     pub(crate) epochs: &'a Epochs,
 }

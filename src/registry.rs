@@ -1,14 +1,18 @@
-//! Key to resident: the only file that names the map and, below it, the arena.
+//! Key to resident: the only file that names the index and, below it, the arena.
 //!
-//! Residents (circuits, budgets, what was said of an origin) live in slots that never move. A concurrent map
-//! leads from a borrowed key to a slot and to the tenancy in it, so a call on its way holds a plain
-//! reference: no count is kept, nothing shared is written.
+//! Residents (circuits, budgets, what was said of an origin) live in slots that never move. An index leads from
+//! the hash of a borrowed key to the slots that may have it, and the slot says whether it has. So a call on its
+//! way holds a plain reference: no count is kept, no lock taken, nothing shared written.
 //!
 //! At capacity a newcomer is given the slot of a resident that can be spared. Its tenancy ends there: whoever
 //! still holds the old one is told by the resident, which knows whose it is (see
 //! [`CircuitCell`](crate::machine::cell::CircuitCell)).
 
 mod arena;
+mod index;
+mod label;
+#[cfg(all(test, reqwest_resilience_loom))]
+mod models;
 
 use crate::{
     key::{Key, KeyRef},
@@ -17,21 +21,19 @@ use crate::{
 };
 use arena::Arena;
 use foldhash::fast::RandomState;
-use papaya::HashMap;
+use index::{Index, Tag};
+use label::Label;
 use std::{
     fmt,
+    hash::BuildHasher,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 /// At how many slots a newcomer looks for one to take over.
 const LOOKS: u32 = 64;
-/// How many keys the map has room for before it has to grow.
-const ROOM: usize = 1_024;
 
 /// What lives in the slots of a registry.
 pub(crate) trait Resident {
-    /// Whose the place is. No two tenancies of one place are equal.
-    type Tenancy: Copy + Send + Sync;
     /// What decisions about residents are told.
     type Context<'a>;
     /// What is left to say of an evicted one.
@@ -47,14 +49,15 @@ pub(crate) trait Resident {
     /// here.
     fn evict(&self, at_most: Expendable, context: &Self::Context<'_>) -> Option<Self::Farewell>;
 
-    /// Begins a tenancy in the vacant place.
-    fn occupy(&self, key: &Key, context: &Self::Context<'_>) -> Self::Tenancy;
+    /// Begins a tenancy in the vacant place and says its number: above zero, and never given in it before.
+    fn occupy(&self, key: &Key, context: &Self::Context<'_>) -> u64;
 }
 
 /// A resident, as found under a key.
 pub(crate) struct Found<'r, R: Resident> {
     pub(crate) resident: &'r R,
-    pub(crate) tenancy: R::Tenancy,
+    /// Whose the resident was then.
+    pub(crate) tenancy: u64,
     /// Its slot, for who comes back to it without the key.
     pub(crate) slot: u32,
 }
@@ -74,26 +77,27 @@ pub(crate) enum WhenFull {
 }
 
 pub(crate) struct Registry<R: Resident> {
-    map: HashMap<Key, Address<R::Tenancy>, RandomState>,
+    hasher: RandomState,
+    index: Index,
     slots: Arena<Slot<R>>,
     capacity: usize,
     desk: Mutex<Desk>,
 }
 
-#[derive(Clone, Copy)]
-struct Address<T> {
-    slot: u32,
-    tenancy: T,
-}
-
-/// Aligned to a cache line, so that a busy neighbour slows nobody down.
-#[repr(align(64))]
+/// Aligned to a cache line, so that a busy neighbour slows nobody down. What a lookup reads comes first.
+#[repr(C, align(64))]
 struct Slot<R> {
-    resident: R,
+    label: Label,
     /// Second chance: used since the clock hand last came by. Written only when clear.
     used: AtomicBool,
-    /// Under which key it is found; for the desk alone.
-    key: Mutex<Option<Key>>,
+    resident: R,
+    /// Who lives here; for the desk alone.
+    lease: Mutex<Option<Lease>>,
+}
+
+struct Lease {
+    key: Key,
+    tenancy: u64,
 }
 
 /// Where newcomers queue: all creations and evictions happen under this lock, one at a time.
@@ -107,7 +111,8 @@ struct Desk {
 impl<R: Resident> Registry<R> {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            map: HashMap::builder().capacity(capacity.min(ROOM)).hasher(RandomState::default()).build(),
+            hasher: RandomState::default(),
+            index: Index::new(),
             slots: Arena::new(),
             capacity,
             desk: Mutex::new(Desk { occupied: 0, hand: 0 }),
@@ -118,27 +123,45 @@ impl<R: Resident> Registry<R> {
         self.capacity
     }
 
-    /// The resident under `key`, for use. Takes no lock; writes at most the mark that it was used.
+    /// The resident under `key`, for use. Takes no lock; writes at most the mark that it was used. One that
+    /// comes or goes meanwhile may be missed: ask [`find_or_create`](Self::find_or_create) then.
     #[inline]
     pub(crate) fn find(&self, key: KeyRef<'_>) -> Option<Found<'_, R>> {
         let (slot, found) = self.locate(key)?;
-        if !slot.used.load(Ordering::Relaxed) {
-            slot.used.store(true, Ordering::Relaxed);
-        }
+        slot.mark();
         Some(found)
     }
 
     /// The resident under `key`, for a look that is no use.
     pub(crate) fn look_up(&self, key: KeyRef<'_>) -> Option<Found<'_, R>> {
-        self.locate(key).map(|(_, found)| found)
+        let found = self.locate(key).or_else(|| {
+            let _desk = lock(&self.desk);
+            self.locate_lease(key)
+        });
+        found.map(|(_, found)| found)
     }
 
     #[inline]
     fn locate(&self, key: KeyRef<'_>) -> Option<(&Slot<R>, Found<'_, R>)> {
-        let address = *self.map.get(&key, &self.map.guard())?;
-        let slot = self.slots.get(address.slot)?;
-        let found = Found { resident: &slot.resident, tenancy: address.tenancy, slot: address.slot };
-        Some((slot, found))
+        self.index.find(self.tag(key), |number| {
+            let slot = self.slots.get(number)?;
+            let tenancy = slot.label.owner(key)?;
+            Some((slot, Found { resident: &slot.resident, tenancy, slot: number }))
+        })
+    }
+
+    /// The same, at the desk: misses nobody, and finds those whose key fits no label.
+    fn locate_lease(&self, key: KeyRef<'_>) -> Option<(&Slot<R>, Found<'_, R>)> {
+        self.index.find(self.tag(key), |number| {
+            let slot = self.slots.get(number)?;
+            let tenancy = lock(&slot.lease).as_ref().filter(|lease| key.is(&lease.key))?.tenancy;
+            Some((slot, Found { resident: &slot.resident, tenancy, slot: number }))
+        })
+    }
+
+    #[inline]
+    fn tag(&self, key: KeyRef<'_>) -> Tag {
+        Tag::of(self.hasher.hash_one(key))
     }
 
     /// The resident under `key`, made where there is none. Waits for other newcomers, so what it finds is
@@ -150,7 +173,8 @@ impl<R: Resident> Registry<R> {
         context: &R::Context<'_>,
     ) -> Arrival<'_, R> {
         let mut desk = lock(&self.desk);
-        if let Some(found) = self.find(key) {
+        if let Some((slot, found)) = self.locate_lease(key) {
+            slot.mark();
             return Arrival { found: Some(found), farewell: None };
         }
         let Some((slot, farewell)) = self.free_slot(&mut desk, when_full, context) else {
@@ -199,7 +223,7 @@ impl<R: Resident> Registry<R> {
             }
             match slot.resident.expendable(context) {
                 Some(Expendable::Fresh) => {
-                    if let Some(farewell) = self.evict(slot, Expendable::Fresh, context) {
+                    if let Some(farewell) = self.evict(index, slot, Expendable::Fresh, context) {
                         return Some((index, farewell));
                     }
                 }
@@ -210,14 +234,21 @@ impl<R: Resident> Registry<R> {
             }
         }
         let (expendable, index, slot) = best?;
-        let farewell = self.evict(slot, expendable, context)?;
+        let farewell = self.evict(index, slot, expendable, context)?;
         Some((index, farewell))
     }
 
-    fn evict(&self, slot: &Slot<R>, at_most: Expendable, context: &R::Context<'_>) -> Option<R::Farewell> {
+    fn evict(
+        &self,
+        index: u32,
+        slot: &Slot<R>,
+        at_most: Expendable,
+        context: &R::Context<'_>,
+    ) -> Option<R::Farewell> {
         let farewell = slot.resident.evict(at_most, context)?;
-        if let Some(key) = lock(&slot.key).take() {
-            self.map.remove(&key.as_ref(), &self.map.guard());
+        slot.label.clear();
+        if let Some(lease) = lock(&slot.lease).take() {
+            self.index.remove(self.tag(lease.key.as_ref()), index);
         }
         Some(farewell)
     }
@@ -230,15 +261,26 @@ impl<R: Resident> Registry<R> {
         context: &R::Context<'_>,
     ) -> Option<Found<'_, R>> {
         let slot = self.slots.get_or_make(index, || Slot {
-            resident: R::vacant(context),
+            label: Label::blank(),
             used: AtomicBool::new(false),
-            key: Mutex::new(None),
+            resident: R::vacant(context),
+            lease: Mutex::new(None),
         })?;
         let tenancy = slot.resident.occupy(&key, context);
-        *lock(&slot.key) = Some(key.clone());
+        slot.label.write(key.as_ref(), tenancy);
+        self.index.insert(self.tag(key.as_ref()), index, desk.occupied);
         desk.occupied = desk.occupied.max(index.saturating_add(1));
-        self.map.insert(key, Address { slot: index, tenancy }, &self.map.guard());
+        *lock(&slot.lease) = Some(Lease { key, tenancy });
         Some(Found { resident: &slot.resident, tenancy, slot: index })
+    }
+}
+
+impl<R> Slot<R> {
+    #[inline]
+    fn mark(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
     }
 }
 

@@ -96,12 +96,11 @@ impl Speaker {
 }
 
 impl Resident for Speaker {
-    type Tenancy = u64;
     type Context<'a> = Tick;
     type Farewell = ();
 
     fn vacant(_: &Tick) -> Self {
-        Self(Mutex::new(Said { generation: 0, origin: "".into(), throttles: Default::default() }))
+        Self(Mutex::new(Said { generation: 1, origin: "".into(), throttles: Default::default() }))
     }
 
     fn expendable(&self, now: &Tick) -> Option<Expendable> {

@@ -39,9 +39,10 @@ const FLOORS: [&[&str]; 4] = [
 ];
 
 /// What only some files may name: the word, and the files, by the beginning of their path.
-const RESERVED: [(&str, &[&str]); 7] = [
+const RESERVED: [(&str, &[&str]); 8] = [
     ("tracing::", &["event.rs"]),
-    ("papaya::HashMap", &["registry.rs"]),
+    ("index::", &["registry.rs"]),
+    ("label::", &["registry.rs"]),
     ("arena::", &["registry.rs"]),
     (
         "impl Middleware for",
@@ -72,7 +73,7 @@ fn sources() -> BTreeMap<String, String> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if !path.to_string_lossy().contains("machine/models") {
+            } else if !path.to_string_lossy().contains("models") {
                 files.insert(below(&root, &path), code(&fs::read_to_string(&path).unwrap()));
             }
         }

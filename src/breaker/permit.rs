@@ -177,8 +177,8 @@ impl Watcher for Aboard {
             BodyEnd::Over => Outcome::Success,
             BodyEnd::Broken => Outcome::Failure,
         };
-        if let Some(circuit) = self.shared.circuits.resident(self.place) {
-            self.shared.settle(circuit, self.epoch, outcome, || self.retry_after);
+        if let Some(place) = self.shared.circuits.resident(self.place) {
+            self.shared.settle(&place.circuit, self.epoch, outcome, || self.retry_after);
         }
     }
 }

@@ -24,8 +24,11 @@ use reqwest::Request;
 use reqwest_middleware::Error;
 use std::{
     collections::HashMap,
-    fmt, mem,
-    sync::Arc,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -33,7 +36,7 @@ pub(super) type Classifier = dyn Fn(&Attempt<'_>) -> Verdict + Send + Sync;
 
 pub(crate) struct Shared {
     pub(super) keying: Keying,
-    pub(super) circuits: Registry<CircuitCell>,
+    pub(super) circuits: Registry<Place>,
     pub(super) profiles: Profiles,
     pub(super) classify: Option<Box<Classifier>>,
     pub(super) observe: Until,
@@ -85,42 +88,54 @@ impl Shared {
             return Ok(None);
         };
         let found = self.circuits.find(key);
-        if let Some(circuit) = &found {
-            if let Some(passage) = circuit.resident.admit_at_a_glance(circuit.tenancy.birth) {
-                return Ok(ticket(circuit, passage));
+        if let Some(place) = &found {
+            let profile = place.resident.profile.load(Ordering::Acquire);
+            if let Some(passage) = place.resident.circuit.admit_at_a_glance(place.tenancy) {
+                return Ok(ticket(place, profile, passage));
             }
         }
         self.admit_with_care(key, found)
     }
 
     /// Admits where a glance did not do: the circuit is new, gone, not closed, or under orders.
-    #[cold]
+    #[inline(never)]
     fn admit_with_care<'a>(
         &'a self,
         key: KeyRef<'_>,
-        mut found: Option<Found<'a, CircuitCell>>,
+        mut found: Option<Found<'a, Place>>,
     ) -> Result<Option<Ticket<'a>>, Error> {
-        let context = self.context();
         let mut journal = Vec::new();
-        let answer = loop {
-            let circuit = match found.take() {
-                Some(circuit) => Some(circuit),
+        if let Some(place) = &found {
+            let now = Tick::at(self.clock.recent(), self.zero);
+            if let Some(refusal) = place.resident.circuit.refuse(place.tenancy, now, &mut journal) {
+                self.reporter.report(&journal, now);
+                return Err(Rejection::from(refusal).into());
+            }
+        }
+        let context = self.context();
+        loop {
+            let place = match found.take() {
+                Some(place) => Some(place),
                 None => self.find_or_create(key, WhenFull::TurnAway, &context, &mut journal),
             };
-            let Some(circuit) = circuit else {
-                break None;
+            let Some(place) = place else {
+                self.reporter.report(&journal, context.moment.now);
+                return self.pass_untracked(key, context.moment.now);
             };
-            let admission = circuit.resident.admit(circuit.tenancy.birth, &context.moment, &mut journal);
-            if let Some(admission) = admission {
-                break Some(admission.map(|passage| ticket(&circuit, passage)));
+            let profile = place.resident.profile.load(Ordering::Acquire);
+            match place.resident.circuit.admit(place.tenancy, &context.moment, &mut journal) {
+                // It has gone to another: look again.
+                None => {}
+                Some(Ok(passage)) => {
+                    let held = Held { shared: self, ticket: ticket(&place, profile, passage) };
+                    self.reporter.report(&journal, context.moment.now);
+                    return Ok(held.release());
+                }
+                Some(Err(refusal)) => {
+                    self.reporter.report(&journal, context.moment.now);
+                    return Err(Rejection::from(refusal).into());
+                }
             }
-        };
-        let held = Held { shared: self, ticket: answer.as_ref().and_then(|answer| *answer.as_ref().ok()?) };
-        self.reporter.report(&journal, context.moment.now);
-        mem::forget(held);
-        match answer {
-            Some(answer) => answer.map_err(|refusal| Rejection::from(refusal).into()),
-            None => self.pass_untracked(key, context.moment.now),
         }
     }
 
@@ -152,7 +167,7 @@ impl Shared {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn settle_with_care(&self, circuit: &CircuitCell, call: Settlement) {
         let moment = self.moment();
         let mut journal = Vec::new();
@@ -169,8 +184,10 @@ impl Shared {
         let moment = self.moment();
         let mut journal = Vec::new();
         let found = self.circuits.look_up(key.as_ref())?;
-        let changed =
-            found.resident.with_owner(found.tenancy.birth, |circuit| change(circuit, &moment, &mut journal));
+        let changed = found
+            .resident
+            .circuit
+            .with_owner(found.tenancy, |circuit| change(circuit, &moment, &mut journal));
         self.reporter.report(&journal, moment.now);
         changed
     }
@@ -189,7 +206,7 @@ impl Shared {
         when_full: WhenFull,
         context: &Context<'_>,
         journal: &mut Vec<CircuitEvent>,
-    ) -> Option<Found<'_, CircuitCell>> {
+    ) -> Option<Found<'_, Place>> {
         let arrival = self.circuits.find_or_create(key, when_full, context);
         journal.extend(arrival.farewell.flatten());
         arrival.found
@@ -200,20 +217,21 @@ impl Shared {
     }
 
     pub(super) fn moment(&self) -> Moment<'_> {
-        Moment { now: Tick::at(self.clock.now(), self.zero), chance: fastrand::u64(..), epochs: &self.epochs }
+        Moment {
+            now: Tick::at(self.clock.now(), self.zero),
+            chance: || fastrand::u64(..),
+            epochs: &self.epochs,
+        }
     }
 }
 
 /// The ticket for a passage; none where nobody looks.
 #[inline]
-fn ticket<'a>(circuit: &Found<'a, CircuitCell>, passage: Passage) -> Option<Ticket<'a>> {
+fn ticket<'a>(place: &Found<'a, Place>, profile: u32, passage: Passage) -> Option<Ticket<'a>> {
     match passage {
-        Passage::Observed { epoch } => Some(Ticket {
-            circuit: circuit.resident,
-            place: circuit.slot,
-            profile: circuit.tenancy.profile,
-            epoch,
-        }),
+        Passage::Observed { epoch } => {
+            Some(Ticket { circuit: &place.resident.circuit, place: place.slot, profile, epoch })
+        }
         Passage::Unobserved => None,
     }
 }
@@ -222,6 +240,12 @@ fn ticket<'a>(circuit: &Found<'a, CircuitCell>, passage: Passage) -> Option<Tick
 struct Held<'a> {
     shared: &'a Shared,
     ticket: Option<Ticket<'a>>,
+}
+
+impl<'a> Held<'a> {
+    fn release(mut self) -> Option<Ticket<'a>> {
+        self.ticket.take()
+    }
 }
 
 impl Drop for Held<'_> {
@@ -238,40 +262,41 @@ pub(crate) struct Context<'a> {
     moment: Moment<'a>,
 }
 
-/// Whose a circuit's place is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tenancy {
-    /// The first epoch of the owner.
-    birth: u64,
-    /// The number of its profile.
-    profile: u32,
+/// A circuit in the registry. Its tenancy is its birth.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Place {
+    /// The number of its profile. Written and read before the circuit is: who is then admitted by the owner it
+    /// asked for has read that owner's.
+    profile: AtomicU32,
+    pub(super) circuit: CircuitCell,
 }
 
-impl Resident for CircuitCell {
-    type Tenancy = Tenancy;
+impl Resident for Place {
     type Context<'a> = Context<'a>;
     /// Only a circuit that was not closed leaves with a word.
     type Farewell = Option<CircuitEvent>;
 
     fn vacant(_: &Context<'_>) -> Self {
-        Self::vacant()
+        Self { profile: AtomicU32::new(Profiles::DEFAULTS), circuit: CircuitCell::vacant() }
     }
 
     fn expendable(&self, context: &Context<'_>) -> Option<Expendable> {
-        self.with_circuit(|circuit| circuit.expendable(context.moment.now))?
+        self.circuit.with_circuit(|circuit| circuit.expendable(context.moment.now))?
     }
 
     fn evict(&self, at_most: Expendable, context: &Context<'_>) -> Option<Option<CircuitEvent>> {
-        let circuit = self.evict(at_most, context.moment.now)?;
+        let circuit = self.circuit.evict(at_most, context.moment.now)?;
         Some(circuit.forget(&context.moment))
     }
 
-    fn occupy(&self, key: &Key, context: &Context<'_>) -> Tenancy {
+    fn occupy(&self, key: &Key, context: &Context<'_>) -> u64 {
         let profile = context.profiles.number_of(key);
+        self.profile.store(profile, Ordering::Release);
         let policy = Arc::clone(&context.profiles.numbered(profile).policy);
         let birth = context.moment.epochs.next();
-        self.occupy(Circuit::new(Arc::clone(key.text()), policy, birth));
-        Tenancy { birth, profile }
+        self.circuit.occupy(Circuit::new(Arc::clone(key.text()), policy, birth));
+        birth
     }
 }
 

@@ -158,7 +158,6 @@ impl Gate {
 }
 
 impl Resident for Gate {
-    type Tenancy = u64;
     type Context<'a> = Limits;
     type Farewell = ();
 

@@ -74,7 +74,7 @@ pub(crate) struct BudgetCell {
 
 #[derive(Debug)]
 struct Ledger {
-    generation: u32,
+    generation: u64,
     withdrawals: Window,
     /// The latest time that was asked by. Deposits and withdrawals have to be summed up to the same time, or
     /// those who read the clock just before a bucket left the window would see its deposits without its
@@ -111,7 +111,7 @@ impl BudgetCell {
     /// sees the deposits made before it comes from the order of one thread, or from the lock for those of
     /// other withdrawers.
     #[inline]
-    pub(crate) fn deposit(&self, generation: u32, now: Tick) {
+    pub(crate) fn deposit(&self, generation: u64, now: Tick) {
         let stamp = self.stamp(generation, now);
         let Some(bucket) = self.deposits.get(place(stamp)) else {
             return;
@@ -135,7 +135,7 @@ impl BudgetCell {
 
     /// Takes a token for one retry of the owner `generation`, if the window has one left; `None`: the place
     /// has gone to another.
-    pub(crate) fn withdraw(&self, generation: u32, now: Tick) -> Option<bool> {
+    pub(crate) fn withdraw(&self, generation: u64, now: Tick) -> Option<bool> {
         let mut ledger = lock(&self.ledger);
         if ledger.generation != generation {
             return None;
@@ -165,7 +165,7 @@ impl BudgetCell {
     }
 
     /// Who owns the place now.
-    pub(crate) fn generation(&self) -> u32 {
+    pub(crate) fn generation(&self) -> u64 {
         lock(&self.ledger).generation
     }
 
@@ -176,7 +176,7 @@ impl BudgetCell {
 
     /// The calls in the window that ends now, and those that a clock read later than this one has stamped
     /// already.
-    fn calls(&self, generation: u32, now: Tick) -> u64 {
+    fn calls(&self, generation: u64, now: Tick) -> u64 {
         let newest = self.stamp(generation, now);
         let oldest = newest.wrapping_sub(BUCKETS as u64 - 1) % STAMPS;
         let buckets = self.deposits.iter().map(|bucket| bucket.load(Ordering::Relaxed));
@@ -187,9 +187,9 @@ impl BudgetCell {
     }
 
     #[inline]
-    fn stamp(&self, generation: u32, now: Tick) -> u64 {
+    fn stamp(&self, generation: u64, now: Tick) -> u64 {
         let number = now.nanos() / self.width;
-        number.wrapping_add(u64::from(generation) * GENERATION) % STAMPS
+        number.wrapping_add(generation.wrapping_mul(GENERATION)) % STAMPS
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Expendable, Moment,
-    call::{Admission, Outcome, Passage, Settlement},
+    call::{Admission, Outcome, Passage, Refusal, Settlement},
     circuit::Circuit,
     event::CircuitEvent,
     tick::Tick,
@@ -29,6 +29,7 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 /// A reader that saw the word of step 3 also sees the birth of step 2, so it cannot take a new owner's
 /// circuit for its own; one that saw an earlier word got an epoch that no later state will ever have.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct CircuitCell {
     word: AtomicU64,
     birth: AtomicU64,
@@ -58,7 +59,23 @@ impl CircuitCell {
         word.is_forced_closed().then_some(Passage::Unobserved)
     }
 
+    /// Refuses a call of the owner `birth` by a clock that may lag, where the circuit stays open for long
+    /// enough; `None`: ask [`admit`](Self::admit).
+    #[inline]
+    pub(crate) fn refuse(
+        &self,
+        birth: u64,
+        recently: Tick,
+        journal: &mut Vec<CircuitEvent>,
+    ) -> Option<Refusal> {
+        if !self.glance().rejects() {
+            return None;
+        }
+        self.with_owner(birth, |circuit| circuit.refuse_for_long(recently, journal))?
+    }
+
     /// Asks for one call of the owner `birth`; `None`: the place has gone to another.
+    #[inline]
     pub(crate) fn admit(
         &self,
         birth: u64,
@@ -86,6 +103,7 @@ impl CircuitCell {
     }
 
     /// Runs `change` on the circuit of the owner `birth`; `None`: the place has gone to another.
+    #[inline]
     pub(crate) fn with_owner<T>(&self, birth: u64, change: impl FnOnce(&mut Circuit) -> T) -> Option<T> {
         let circuit = lock(&self.circuit);
         if circuit.as_ref().is_none_or(|circuit| circuit.birth() != birth) {
@@ -118,6 +136,7 @@ impl CircuitCell {
         *place = Some(circuit);
     }
 
+    #[inline]
     fn change<T>(
         &self,
         mut circuit: MutexGuard<'_, Option<Circuit>>,

@@ -20,6 +20,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// By how much a clock that lags may be behind.
+const LAG: Duration = Duration::from_millis(20);
+
 /// One circuit. Its states are drawn at [`CircuitBreaker`](crate::CircuitBreaker).
 #[derive(Debug)]
 pub(crate) struct Circuit {
@@ -82,6 +85,7 @@ impl Circuit {
     }
 
     /// Asks for one call.
+    #[inline]
     pub(crate) fn admit(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) -> Admission {
         match self.mode {
             CircuitMode::ForcedClosed => return Ok(Passage::Unobserved),
@@ -109,6 +113,22 @@ impl Circuit {
             return Ok(Passage::Unobserved);
         }
         Err(refusal)
+    }
+
+    /// Refuses one call while the circuit is open beyond doubt, even if the time is a little later than
+    /// `recently`. To read a clock that lags costs a fraction.
+    #[inline]
+    pub(crate) fn refuse_for_long(
+        &mut self,
+        recently: Tick,
+        journal: &mut Vec<CircuitEvent>,
+    ) -> Option<Refusal> {
+        match self.phase {
+            Phase::Open { until } if self.mode == CircuitMode::Enforcing && recently.after(LAG) < until => {
+                Some(self.refuse(Some(until.since(recently)), recently, journal))
+            }
+            _ => None,
+        }
     }
 
     /// Takes what a call brings back. In any epoch but the one that admitted it, it changes nothing.
@@ -252,6 +272,7 @@ impl Circuit {
     }
 
     /// The circuit at a glance.
+    #[inline]
     pub(crate) fn word(&self) -> Word {
         let records = match self.phase {
             Phase::Closed { consecutive } => consecutive != 0 || self.window.is_some(),
@@ -260,6 +281,7 @@ impl Circuit {
         Word::new(self.state(), self.mode, records, self.epoch)
     }
 
+    #[inline]
     pub(crate) fn state(&self) -> CircuitState {
         match self.phase {
             Phase::Closed { .. } => CircuitState::Closed,
@@ -292,6 +314,7 @@ impl Circuit {
 
     /// When no probe had an outcome within the lease, they have failed, and the circuit has been open since
     /// then.
+    #[inline]
     fn end_lease(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
         let Phase::HalfOpen { in_flight: in_flight @ 1.., youngest, .. } = self.phase else {
             return;
@@ -305,6 +328,7 @@ impl Circuit {
     }
 
     /// When the open period is over, the circuit is half-open.
+    #[inline]
     fn end_wait(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
         match self.phase {
             Phase::Open { until } if until <= at.now => {}
@@ -333,7 +357,7 @@ impl Circuit {
         } else {
             self.outage.reopenings = self.outage.reopenings.saturating_add(1);
         }
-        let open_for = self.policy.wait(self.outage.reopenings, retry_after, at.chance);
+        let open_for = self.policy.wait(self.outage.reopenings, retry_after, (at.chance)());
         self.phase = Phase::Open { until: cause.since.after(open_for) };
         self.epoch = at.epochs.next();
         journal.push(CircuitEvent::Opened {
@@ -374,6 +398,7 @@ impl Circuit {
         }
     }
 
+    #[inline]
     fn refuse(
         &mut self,
         retry_after: Option<Duration>,

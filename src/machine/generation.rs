@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The owner of such a place, by an even number. It changes only while whoever changes it holds every slot.
+/// The owner of such a place, by an even number above zero. It changes only while whoever changes it holds every slot.
 ///
 /// ```text
 ///   who takes the place over           who comes for a slot
@@ -19,7 +19,7 @@ pub(crate) struct Generation(AtomicU64);
 
 impl Generation {
     pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self(AtomicU64::new(2))
     }
 
     /// The owner, or an odd number while the place changes hands.

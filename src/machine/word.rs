@@ -73,6 +73,11 @@ impl Word {
         self.0 & (FORCED | VARIANT) == FORCED | VARIANT && self.0 >> TAG_SHIFT != VACANT
     }
 
+    /// Open, and the next call does not go through unless time has come for a probe.
+    pub(crate) fn rejects(self) -> bool {
+        self.0 & !(RECORDS | EPOCH) == OPEN << TAG_SHIFT
+    }
+
     /// A success has something to write.
     pub(crate) fn records(self) -> bool {
         self.0 & RECORDS != 0
@@ -93,12 +98,13 @@ mod tests {
                     let word = Word::new(state, mode, records, 7);
                     assert_eq!(word.admits(), state == Closed && matches!(mode, Enforcing | Shadow));
                     assert_eq!(word.is_forced_closed(), mode == ForcedClosed);
+                    assert_eq!(word.rejects(), state == Open && mode == Enforcing);
                     assert_eq!(word.records(), records);
                     assert_eq!(word.epoch(), 7);
                 }
             }
         }
-        assert!(!Word::VACANT.admits() && !Word::VACANT.is_forced_closed());
+        assert!(!Word::VACANT.admits() && !Word::VACANT.is_forced_closed() && !Word::VACANT.rejects());
     }
 
     #[test]

@@ -154,7 +154,6 @@ impl fmt::Debug for Accounts {
 }
 
 impl Resident for BudgetCell {
-    type Tenancy = u32;
     type Context<'a> = (BudgetRule, Tick);
     type Farewell = ();
 
@@ -170,7 +169,7 @@ impl Resident for BudgetCell {
         self.evict(*now)
     }
 
-    fn occupy(&self, _: &Key, _: &Self::Context<'_>) -> u32 {
+    fn occupy(&self, _: &Key, _: &Self::Context<'_>) -> u64 {
         self.generation()
     }
 }

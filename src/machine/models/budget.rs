@@ -25,7 +25,7 @@ fn bucket(number: usize) -> Tick {
 }
 
 /// Retries that are granted in a row.
-fn granted(budget: &BudgetCell, generation: u32, now: Tick) -> usize {
+fn granted(budget: &BudgetCell, generation: u64, now: Tick) -> usize {
     std::iter::repeat_with(|| budget.withdraw(generation, now))
         .take_while(|grant| *grant == Some(true))
         .count()

@@ -58,7 +58,7 @@ impl Place {
     }
 
     fn moment(&self) -> Moment<'_> {
-        Moment { now: Tick::at(self.zero, self.zero), chance: 0, epochs: &self.epochs }
+        Moment { now: Tick::at(self.zero, self.zero), chance: || 0, epochs: &self.epochs }
     }
 
     /// The epoch of an admitted call; none when it was refused or the place has gone to another.

@@ -22,6 +22,9 @@ impl Drop for Slot<'_> {
     }
 }
 
+/// The first owner.
+const FIRST: u64 = 2;
+
 impl Place {
     fn new() -> Arc<Self> {
         Arc::new(Self { generation: Generation::new(), free: AtomicU64::new(1), books: AtomicU64::new(0) })
@@ -46,7 +49,7 @@ impl Place {
     /// A call of the first owner: whether it was served.
     fn call(&self) -> bool {
         let slot = self.take();
-        if self.generation.has_gone(0) {
+        if self.generation.has_gone(FIRST) {
             return false;
         }
         assert!(slot.is_some(), "refused, although no call has the slot");
@@ -65,7 +68,7 @@ fn a_call_is_served_by_its_own_place_or_told_that_it_has_gone() {
         let served = calling.join().unwrap();
         // Taking over fails only where a call was in its way, and then leaves all as it was.
         assert!(served || taken_over || place.call());
-        assert_eq!(place.generation.current(), if taken_over { 2 } else { 0 });
+        assert_eq!(place.generation.current(), if taken_over { FIRST + 2 } else { FIRST });
     });
 }
 
@@ -76,10 +79,10 @@ fn a_place_with_a_call_in_it_is_not_taken_over() {
         let slot = place.take().unwrap();
         let other = Arc::clone(&place);
         let taking = thread::spawn(move || other.take_over());
-        let had_gone = place.generation.has_gone(0);
+        let had_gone = place.generation.has_gone(FIRST);
         drop(slot);
         let taken_over = taking.join().unwrap();
-        assert!(taken_over || !place.generation.has_gone(0));
+        assert!(taken_over || !place.generation.has_gone(FIRST));
         // It may have looked gone for a moment; asked again where taking over is serialised, it says the truth.
         assert!(!had_gone || taken_over || place.call());
     });
