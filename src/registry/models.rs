@@ -62,27 +62,26 @@ fn who_found_an_owner_sees_all_that_was_written_before_it() {
 /// Three keys whose search begins at the same cell.
 const TAGS: [Tag; 3] = [Tag::of(1 << 32), Tag::of(65 << 32), Tag::of(129 << 32)];
 
+// Of these two models the reader is the thread that is spawned: loom goes back to the last access of a cell
+// alone, and a writer looks before it writes.
+
 #[test]
 fn a_search_meets_no_slot_that_was_not_put_there_while_cells_move() {
-    model(|| {
-        let index = Arc::new(Index::new());
-        for (slot, tag) in (0..).zip(TAGS) {
-            index.insert(tag, slot, slot);
-        }
-        let writer = {
-            let index = Arc::clone(&index);
-            thread::spawn(move || {
-                index.remove(TAGS[0], 0);
-                index.insert(TAGS[0], 3, 2);
-            })
-        };
-        let seen = index.find(TAGS[2], Some);
-        assert!(matches!(seen, None | Some(2)), "{seen:?}");
-        let seen = index.find(TAGS[0], Some);
-        assert!(matches!(seen, None | Some(0 | 3)), "{seen:?}");
-        writer.join().unwrap();
-        assert_eq!(TAGS.map(|tag| index.find(tag, Some)), [Some(3), Some(1), Some(2)]);
-    });
+    for (tag, allowed) in [(TAGS[0], [0, 3]), (TAGS[2], [2, 2])] {
+        model(move || {
+            let index = Arc::new(Index::new());
+            for (slot, tag) in (0..).zip(TAGS) {
+                index.insert(tag, slot, slot);
+            }
+            let other = Arc::clone(&index);
+            let reader = thread::spawn(move || other.find(tag, Some));
+            index.remove(TAGS[0], 0);
+            index.insert(TAGS[0], 3, 2);
+            let seen = reader.join().unwrap();
+            assert!(seen.is_none_or(|slot| allowed.contains(&slot)), "{seen:?}");
+            assert_eq!(TAGS.map(|tag| index.find(tag, Some)), [Some(3), Some(1), Some(2)]);
+        });
+    }
 }
 
 #[test]
@@ -90,13 +89,10 @@ fn a_search_that_sees_a_larger_table_sees_what_was_moved_there() {
     model(|| {
         let index = Arc::new(Index::new());
         index.insert(TAGS[0], 0, 0);
-        let writer = {
-            let index = Arc::clone(&index);
-            thread::spawn(move || index.insert(TAGS[1], 1, 32))
-        };
-        assert_eq!(index.find(TAGS[0], Some), Some(0), "it was there all along");
-        assert!(matches!(index.find(TAGS[1], Some), None | Some(1)));
-        writer.join().unwrap();
+        let other = Arc::clone(&index);
+        let reader = thread::spawn(move || other.find(TAGS[0], Some));
+        index.insert(TAGS[1], 1, 32);
+        assert_eq!(reader.join().unwrap(), Some(0), "it was there all along");
         assert_eq!(index.find(TAGS[1], Some), Some(1));
     });
 }
