@@ -186,7 +186,7 @@ impl Tally {
 
     /// The call is over.
     pub(super) fn end(
-        self,
+        &self,
         stopped: StopReason,
         result: &mut reqwest_middleware::Result<Response>,
         extensions: &mut Extensions,

@@ -18,6 +18,7 @@ use reqwest::{Method, Request, Response, Url, header::HeaderName};
 use reqwest_middleware::{Error, Result};
 use std::{
     borrow::Cow,
+    mem,
     time::{Duration, SystemTime},
 };
 use tokio::time::{Instant, sleep};
@@ -43,8 +44,10 @@ pub(super) struct Series<'a> {
     is_stream: bool,
     /// Where such a body goes; looked up before it is gone.
     stream_to: Option<Subject<'a>>,
-    /// The last real result, for when the next attempt is rejected.
-    last: Option<Result<Response>>,
+    /// The extensions that the attempt began with. What it left there must not mislead the next one.
+    before: Extensions,
+    /// The last real result, for when the next attempt is rejected. Boxed, since most calls have none.
+    last: Option<Box<Result<Response>>>,
     /// What an outer retry told this one.
     outer_number: Option<AttemptNumber>,
 }
@@ -70,13 +73,14 @@ impl<'a> Series<'a> {
             retries: 0,
             is_stream: false,
             stream_to: None,
+            before: Extensions::new(),
             last: None,
             outer_number: extensions.remove(),
         }
     }
 
-    /// An attempt goes out. The copy is for the next one, where there may be one and the body allows it.
-    pub(super) fn begin_attempt(&mut self, request: &Request) -> Option<Request> {
+    /// An attempt goes out: as a copy where there may be another one and the body allows it, else as it is.
+    pub(super) fn begin_attempt(&mut self, request: &Request, extensions: &Extensions) -> Option<Request> {
         self.tally.begin_attempt(self.retries == 0);
         self.attempt_begun = self.shared.retry_if.as_ref().map(|_| Instant::now());
         if !(self.is_safe || self.shared.trust_connect_errors) {
@@ -87,17 +91,79 @@ impl<'a> Series<'a> {
             self.stream_to = self.subject(request.url());
             return None;
         }
-        if self.may_retry() { request.try_clone() } else { None }
+        if !self.may_retry() {
+            return None;
+        }
+        self.before = extensions.clone();
+        request.try_clone()
     }
 
-    /// Asks, in this order, all that stands between an attempt and the next: the request of that one and the
-    /// wait before it, or why there is none.
-    pub(super) fn decide(
+    /// An attempt that left no copy came back, and the series is over.
+    pub(super) fn settle_last(&mut self, result: &mut Result<Response>, extensions: &mut Extensions) {
+        // Where nothing else is against a retry, none was allowed from the start: nothing is given up.
+        let reason = self.judge(result, extensions).err().unwrap_or(StopReason::Attempts);
+        self.end(reason, result, extensions);
+    }
+
+    /// An attempt on a copy of `request` came back. None: the series is over. Else the wait before the next
+    /// attempt.
+    pub(super) fn settle(
+        &mut self,
+        result: &mut Result<Response>,
+        request: &Request,
+        extensions: &mut Extensions,
+    ) -> Option<Duration> {
+        match self.decide(result, request, extensions) {
+            Ok(wait) => Some(wait),
+            Err(reason) => {
+                self.end(reason, result, extensions);
+                None
+            }
+        }
+    }
+
+    /// Waits, and meanwhile reads what is left of the failed response.
+    pub(super) async fn pause(&mut self, result: Result<Response>, wait: Duration, extensions: &Extensions) {
+        let begun = Instant::now();
+        // Where time is short, reading must not cost the retry its own.
+        let limit =
+            DeadlineAt::of(extensions).map_or(Duration::MAX, |deadline| wait.max(deadline.remaining() / 2));
+        self.last = drain(result, limit).await.map(Box::new);
+        sleep(wait.saturating_sub(begun.elapsed())).await;
+        self.retries = self.retries.saturating_add(1);
+    }
+
+    /// Makes the extensions ready for the next attempt, and tells the layers inside which one it is.
+    pub(super) fn renew(&mut self, extensions: &mut Extensions) {
+        *extensions = mem::take(&mut self.before);
+        extensions.insert(AttemptNumber(self.attempts()));
+    }
+
+    /// Asks all that stands between an attempt and the next: the wait before that one, or why there is none.
+    fn decide(
         &mut self,
         result: &Result<Response>,
-        copy: Option<Request>,
+        request: &Request,
         extensions: &mut Extensions,
-    ) -> std::result::Result<(Request, Duration), StopReason> {
+    ) -> std::result::Result<Duration, StopReason> {
+        self.judge(result, extensions)?;
+        let wait = self.wait(result, DeadlineAt::of(extensions));
+        let (attempts, cause) = (self.attempts(), cause(result));
+        let event = match wait {
+            Ok(delay) => CallEvent::RetryScheduled { attempt: attempts, delay, reason: &cause },
+            Err(StopReason::Budget) => CallEvent::BudgetRefused { attempts },
+            Err(reason) => CallEvent::GivingUp { attempts, reason: reason.as_str() },
+        };
+        self.shared.reports.report(self.subject(request.url()), &event);
+        wait
+    }
+
+    /// Asks, in this order, what the outcome and the request have against another attempt.
+    fn judge(
+        &mut self,
+        result: &Result<Response>,
+        extensions: &mut Extensions,
+    ) -> std::result::Result<(), StopReason> {
         let inner_stopped = self.tally.end_attempt(extensions);
         if was_rejected(result) || inner_stopped == Some(StopReason::Rejected) {
             return Err(StopReason::Rejected);
@@ -113,57 +179,26 @@ impl<'a> Series<'a> {
         if !(self.is_safe || is_proved_unsent) {
             return Err(StopReason::UnsafeMethod);
         }
-        let attempts = self.attempts();
         if self.is_stream {
-            self.shared.reports.report(self.stream_to.take(), &CallEvent::StreamingRefused { attempts });
+            let event = CallEvent::StreamingRefused { attempts: self.attempts() };
+            self.shared.reports.report(self.stream_to.take(), &event);
             return Err(StopReason::StreamingBody);
         }
-        // Where there is no copy, no retry was allowed from the start: nothing is given up.
-        let copy = copy.ok_or(StopReason::Attempts)?;
-        let wait = self.wait(result, DeadlineAt::of(extensions));
-        let cause = cause(result);
-        let event = match wait {
-            Ok(delay) => CallEvent::RetryScheduled { attempt: attempts, delay, reason: &cause },
-            Err(StopReason::Budget) => CallEvent::BudgetRefused { attempts },
-            Err(reason) => CallEvent::GivingUp { attempts, reason: reason.as_str() },
-        };
-        self.shared.reports.report(self.subject(copy.url()), &event);
-        wait.map(|wait| (copy, wait))
+        Ok(())
     }
 
-    /// Waits, and meanwhile reads what is left of the failed response.
-    pub(super) async fn pause(&mut self, result: Result<Response>, wait: Duration, extensions: &Extensions) {
-        let begun = Instant::now();
-        // Where time is short, reading must not cost the retry its own.
-        let limit =
-            DeadlineAt::of(extensions).map_or(Duration::MAX, |deadline| wait.max(deadline.remaining() / 2));
-        self.last = drain(result, limit).await;
-        sleep(wait.saturating_sub(begun.elapsed())).await;
-        self.retries = self.retries.saturating_add(1);
-    }
-
-    /// Tells the layers inside which attempt this is.
-    pub(super) fn mark(&self, extensions: &mut Extensions) {
-        extensions.insert(AttemptNumber(self.attempts()));
-    }
-
-    /// Hands out the result: the last attempt's own, or what was there before it was rejected.
-    pub(super) fn end(
-        self,
-        reason: StopReason,
-        result: Result<Response>,
-        extensions: &mut Extensions,
-    ) -> Result<Response> {
+    /// Leaves what the caller gets: the last attempt's own result, or what was there before it was rejected.
+    fn end(&mut self, reason: StopReason, result: &mut Result<Response>, extensions: &mut Extensions) {
         match self.outer_number {
             Some(number) => extensions.insert(number),
             None => extensions.remove::<AttemptNumber>(),
         };
-        let mut result = match self.last {
-            Some(last) if was_rejected(&result) => last,
-            _ => result,
-        };
-        self.tally.end(reason, &mut result, extensions);
-        result
+        if was_rejected(result) {
+            if let Some(last) = self.last.take() {
+                *result = *last;
+            }
+        }
+        self.tally.end(reason, result, extensions);
     }
 
     /// The wait before the next attempt, its token taken.
