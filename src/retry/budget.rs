@@ -80,6 +80,7 @@ impl RetryBudget {
     }
 
     /// The account of `request`. Made on its first call, so that a deposit finds it.
+    #[inline]
     pub(super) fn account(&self, request: &Request) -> Account<'_> {
         let Some(accounts) = &self.0 else {
             return Account::Unlimited;
@@ -102,6 +103,7 @@ impl Default for RetryBudget {
 
 impl Account<'_> {
     /// A call was sent.
+    #[inline]
     pub(super) fn deposit(&self) {
         if let Self::Open(accounts, found) = self {
             found.resident.deposit(found.tenancy, accounts.recently());
@@ -122,11 +124,15 @@ impl Account<'_> {
 }
 
 impl Accounts {
+    #[inline]
     fn find(&self, key: KeyRef<'_>) -> Option<Found<'_, BudgetCell>> {
-        self.budgets.find(key).or_else(|| {
-            let context = (self.rule, self.now());
-            self.budgets.find_or_create(key, WhenFull::TurnAway, &context).found
-        })
+        self.budgets.find(key).or_else(|| self.find_or_create(key))
+    }
+
+    #[cold]
+    fn find_or_create(&self, key: KeyRef<'_>) -> Option<Found<'_, BudgetCell>> {
+        let context = (self.rule, self.now());
+        self.budgets.find_or_create(key, WhenFull::TurnAway, &context).found
     }
 
     fn now(&self) -> Tick {

@@ -53,6 +53,7 @@ pub(super) struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
+    #[inline]
     pub(super) fn begin(shared: &'a Shared, request: &Request, extensions: &mut Extensions) -> Self {
         // What was told of another call that had these extensions.
         extensions.remove::<RetryReport>();
