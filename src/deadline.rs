@@ -1,6 +1,6 @@
 //! One total time for a call, across all its attempts and waits.
 
-use crate::{error::Rejection, event::CallEvent, origin::OriginRef, throttles::Throttles};
+use crate::{error::Rejection, event::CallEvent, throttles::Throttles};
 use http::Extensions;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
@@ -113,7 +113,7 @@ impl Middleware for Deadline {
         let told = Told { extensions, outer, asked };
         match own {
             Some(own) if limit.is_zero() || outer.is_none_or(|outer| own < outer) => {
-                let origin = OriginRef::of(request.url()).and_then(|origin| self.reports.subject(origin));
+                let origin = self.reports.subject(request.url());
                 told.extensions.insert(own);
                 let inner = next.run(request, &mut *told.extensions);
                 // What is inside is asked first, so what ended in time, if only just, counts. With no time at

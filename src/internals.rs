@@ -12,7 +12,6 @@ use crate::{
         policy::CircuitPolicy,
         tick::Tick,
     },
-    origin::OriginRef,
 };
 use equivalent::Equivalent;
 use http::Extensions;
@@ -54,7 +53,7 @@ impl LoneCircuit {
 /// # Errors
 ///
 /// A rejection.
-#[inline]
+#[inline(never)]
 pub fn call(breaker: &CircuitBreaker, request: &Request, result: &Result<Response>) -> Result<()> {
     let mut extensions = Extensions::new();
     if let Some(ticket) = breaker.shared.ask(request, &extensions)? {
@@ -134,12 +133,12 @@ impl StoredKey {
 pub struct LookupKey<'a>(KeyRef<'a>);
 
 impl<'a> LookupKey<'a> {
-    /// None without a host or a known port.
+    /// None without a host, and for a scheme that no client sends to.
     #[allow(clippy::inline_always, reason = "as in the breaker")]
     #[inline(always)]
     #[must_use]
     pub fn of(url: &'a Url) -> Option<Self> {
-        OriginRef::of(url).map(|origin| Self(KeyRef::Origin(origin)))
+        KeyRef::of_web(url).map(Self)
     }
 
     /// The key to store.
@@ -161,6 +160,6 @@ impl Hash for LookupKey<'_> {
 impl Equivalent<StoredKey> for LookupKey<'_> {
     #[inline(always)]
     fn equivalent(&self, key: &StoredKey) -> bool {
-        self.0.is(&key.0)
+        self.0 == key.0.as_ref()
     }
 }

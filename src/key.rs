@@ -2,7 +2,7 @@
 
 use crate::{
     error::InvalidKey,
-    origin::{OriginRef, Scheme},
+    origin::{OriginRef, host_of},
 };
 use reqwest::Url;
 use std::{
@@ -16,38 +16,77 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     text: Arc<str>,
-    shape: Shape,
-}
-
-/// What the text is made of, so that a borrowed key can be compared with it piece by piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Shape {
-    Name,
-    Origin { scheme: u32, host: u32, port: u16 },
+    sort: Sort,
+    /// How long the name, or the host within the text, is.
+    length: u32,
 }
 
 /// A key that borrows from the request: what a lookup takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum KeyRef<'a> {
-    Name(&'a str),
-    Origin(OriginRef<'a>),
+///
+/// Who calls a function that is not inlined hands it the parts: they go there in registers, while a key as a
+/// whole would be kept in memory for it, and read from there also where it is not called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRef<'a> {
+    pub(crate) sort: Sort,
+    /// The name, or the host.
+    pub(crate) text: &'a str,
 }
 
+/// What a key is besides its text: a name, or the scheme and the port of an origin.
+///
+/// Nearly all keys are origins of two schemes. One of another scheme, to which no client sends, is known by its
+/// text, as if that were a name. No name has `://` in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sort(u32);
+
 const SEPARATOR: &str = "://";
+
+impl Sort {
+    const NAME: Self = Self(0);
+
+    const fn http(port: u16) -> Self {
+        Self(1 << u16::BITS | port as u32)
+    }
+
+    const fn https(port: u16) -> Self {
+        Self(2 << u16::BITS | port as u32)
+    }
+
+    /// What the text of such a key begins with.
+    const fn prefix(self) -> &'static str {
+        match self.0 >> u16::BITS {
+            0 => "",
+            1 => "http://",
+            _ => "https://",
+        }
+    }
+
+    /// The port of an origin.
+    #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
+    const fn port(self) -> u16 {
+        self.0 as u16
+    }
+}
 
 impl Key {
     /// A text with `://` is a URL and stands for its origin; any other nonempty text is a name.
     pub(crate) fn parse(text: &str) -> Result<Self, InvalidKey> {
         if text.contains(SEPARATOR) {
             let url = Url::parse(text).map_err(|_| InvalidKey::NOT_A_URL)?;
-            return OriginRef::of(&url)
-                .map(|origin| KeyRef::Origin(origin).to_key())
-                .ok_or(InvalidKey::NO_ORIGIN);
+            return Self::of(&url).ok_or(InvalidKey::NO_ORIGIN);
         }
         if text.is_empty() {
             return Err(InvalidKey::EMPTY);
         }
-        Ok(KeyRef::Name(text).to_key())
+        Ok(KeyRef::name(text).to_key())
+    }
+
+    /// The origin of `url`; none without a host or a known port.
+    fn of(url: &Url) -> Option<Self> {
+        match KeyRef::of_web(url) {
+            Some(key) => Some(key.to_key()),
+            None => Some(KeyRef::name(&OriginRef::of(url)?.to_string()).to_key()),
+        }
     }
 
     pub(crate) fn text(&self) -> &Arc<str> {
@@ -55,36 +94,14 @@ impl Key {
     }
 
     pub(crate) fn is_origin(&self) -> bool {
-        matches!(self.shape, Shape::Origin { .. })
+        self.text.contains(SEPARATOR)
     }
 
     #[inline]
     pub(crate) fn as_ref(&self) -> KeyRef<'_> {
-        match self.shape {
-            Shape::Name => KeyRef::Name(&self.text),
-            Shape::Origin { port, .. } => {
-                KeyRef::Origin(OriginRef { scheme: Scheme::of(self.scheme()), host: self.host(), port })
-            }
-        }
-    }
-
-    #[inline]
-    fn scheme(&self) -> &str {
-        match self.shape {
-            Shape::Name => "",
-            Shape::Origin { scheme, .. } => self.text.get(..scheme as usize).unwrap_or_default(),
-        }
-    }
-
-    #[inline]
-    fn host(&self) -> &str {
-        match self.shape {
-            Shape::Name => &self.text,
-            Shape::Origin { scheme, host, .. } => {
-                let start = scheme as usize + SEPARATOR.len();
-                self.text.get(start..start + host as usize).unwrap_or_default()
-            }
-        }
+        let start = self.sort.prefix().len();
+        let text = self.text.get(start..start + self.length as usize).unwrap_or_default();
+        KeyRef { sort: self.sort, text }
     }
 }
 
@@ -100,68 +117,64 @@ pub(crate) fn without_secrets(text: &str) -> String {
     format!("{scheme}{cut}{rest}")
 }
 
-impl KeyRef<'_> {
-    /// Whether `key` is this one.
-    #[allow(clippy::inline_always, reason = "a key that goes through memory stalls who reads it")]
+impl<'a> KeyRef<'a> {
+    fn name(text: &'a str) -> Self {
+        Self { sort: Sort::NAME, text }
+    }
+
+    /// The origin of `url`, borrowed from it, or from `made` where it had to be made; none without a host or a
+    /// known port.
+    #[inline]
+    pub(crate) fn of(url: &'a Url, made: &'a mut Option<Key>) -> Option<Self> {
+        Self::of_web(url).or_else(|| Some(made.insert(Key::of(url)?).as_ref()))
+    }
+
+    /// The origin of a URL with one of the two schemes that clients send to.
+    #[allow(clippy::inline_always, reason = "handed back through memory, it would stall who reads it")]
     #[inline(always)]
-    pub(crate) fn is(&self, key: &Key) -> bool {
-        match (self, key.shape) {
-            (Self::Name(name), Shape::Name) => **name == *key.text,
-            (Self::Origin(origin), Shape::Origin { host, port, .. }) => {
-                origin.port == port
-                    && origin.host.len() == host as usize
-                    && is_begun_by(key.text.as_bytes(), origin)
-            }
-            _ => false,
+    pub(crate) fn of_web(url: &'a Url) -> Option<Self> {
+        let sort = match url.scheme() {
+            "http" => Sort::http(url.port().unwrap_or(80)),
+            "https" => Sort::https(url.port().unwrap_or(443)),
+            _ => return None,
+        };
+        Some(Self { sort, text: host_of(url)? })
+    }
+
+    /// All but the text, in one word.
+    #[inline]
+    pub(crate) fn head(self) -> u64 {
+        u64::from(self.sort.0) << u32::BITS ^ self.text.len() as u64
+    }
+
+    /// Whether `text` is the text of this key.
+    pub(crate) fn is_written(self, text: &str) -> bool {
+        let rest = text.strip_prefix(self.sort.prefix()).and_then(|rest| rest.strip_prefix(self.text));
+        if self.sort == Sort::NAME {
+            return rest == Some("");
         }
+        let port = rest.and_then(|rest| rest.strip_prefix(':')?.parse().ok());
+        port == Some(self.sort.port())
     }
 
     pub(crate) fn to_key(self) -> Key {
-        match self {
-            Self::Name(name) => Key { text: name.into(), shape: Shape::Name },
-            Self::Origin(origin) => Key {
-                text: origin.to_string().into(),
-                shape: Shape::Origin {
-                    scheme: length(origin.scheme.as_str()),
-                    host: length(origin.host),
-                    port: origin.port,
-                },
-            },
-        }
-    }
-}
-
-/// The parts of a URL are shorter than 4 GiB: `url` refuses longer ones.
-fn length(part: &str) -> u32 {
-    u32::try_from(part.len()).unwrap_or(u32::MAX)
-}
-
-/// The host, or the name, in one write and the rest folded into one word: a lookup is on every call.
-#[allow(clippy::inline_always, reason = "a key that goes through memory stalls who reads it")]
-impl Hash for KeyRef<'_> {
-    #[inline(always)]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let (text, rest) = match self {
-            Self::Name(name) => (*name, 0),
-            Self::Origin(origin) => {
-                (origin.host, u64::from(origin.port) << 32 | origin.scheme.as_str().len() as u64)
-            }
+        let Self { sort, text } = self;
+        let written: Arc<str> = match sort {
+            Sort::NAME => text.into(),
+            _ => format!("{}{text}:{}", sort.prefix(), sort.port()).into(),
         };
-        state.write(text.as_bytes());
-        state.write_u64(rest ^ (text.len() as u64) << 48);
+        // The parts of a URL are shorter than 4 GiB: `url` refuses longer ones.
+        Key { text: written, sort, length: u32::try_from(text.len()).unwrap_or(u32::MAX) }
     }
 }
 
-/// Whether `text` begins with the scheme and the host of `origin`. Bytes: where characters end is known.
-#[inline]
-fn is_begun_by(text: &[u8], origin: &OriginRef<'_>) -> bool {
-    let rest = match origin.scheme {
-        Scheme::Http => text.strip_prefix(b"http"),
-        Scheme::Https => text.strip_prefix(b"https"),
-        Scheme::Other(scheme) => text.strip_prefix(scheme.as_bytes()),
-    };
-    rest.and_then(|rest| rest.strip_prefix(SEPARATOR.as_bytes()))
-        .is_some_and(|rest| rest.starts_with(origin.host.as_bytes()))
+/// The text in one write and the rest in one word: a lookup is on every call.
+impl Hash for KeyRef<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.text.as_bytes());
+        state.write_u64(self.head());
+    }
 }
 
 #[cfg(test)]
@@ -188,7 +201,8 @@ mod tests {
             for asked in texts {
                 let asked = Key::parse(asked).unwrap();
                 let same = stored.text() == asked.text();
-                assert_eq!(asked.as_ref().is(&stored), same, "{asked:?} {stored:?}");
+                assert_eq!(asked.as_ref() == stored.as_ref(), same, "{asked:?} {stored:?}");
+                assert_eq!(asked.as_ref().is_written(stored.text()), same, "{asked:?} {stored:?}");
                 assert!(!same || state.hash_one(asked.as_ref()) == state.hash_one(stored.as_ref()));
             }
         }

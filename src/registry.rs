@@ -25,8 +25,11 @@ use index::{Index, Tag};
 use label::Label;
 use std::{
     fmt,
-    hash::BuildHasher,
-    sync::atomic::{AtomicBool, Ordering},
+    hash::{BuildHasher, Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 /// At how many slots a newcomer looks for one to take over.
@@ -39,8 +42,8 @@ pub(crate) trait Resident {
     /// What is left to say of an evicted one.
     type Farewell;
 
-    /// An empty place.
-    fn vacant(context: &Self::Context<'_>) -> Self;
+    /// The empty place of this number.
+    fn vacant(number: u32, context: &Self::Context<'_>) -> Self;
 
     /// How gladly it is given up; none: not at all.
     fn expendable(&self, context: &Self::Context<'_>) -> Option<Expendable>;
@@ -58,9 +61,17 @@ pub(crate) struct Found<'r, R: Resident> {
     pub(crate) resident: &'r R,
     /// Whose the resident was then.
     pub(crate) tenancy: u64,
-    /// Its slot, for who comes back to it without the key.
-    pub(crate) slot: u32,
 }
+
+// Not derived: that would ask the same of `R`.
+impl<R: Resident> Clone for Found<'_, R> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R: Resident> Copy for Found<'_, R> {}
 
 /// A newcomer's place, and what is left to say of its predecessor.
 pub(crate) struct Arrival<'r, R: Resident> {
@@ -90,14 +101,11 @@ struct Slot<R> {
     label: Label,
     /// Second chance: used since the clock hand last came by. Written only when clear.
     used: AtomicBool,
+    /// How the owner is found in the index; for the desk alone.
+    tag: AtomicU32,
     resident: R,
-    /// Who lives here; for the desk alone.
-    lease: Mutex<Option<Lease>>,
-}
-
-struct Lease {
-    key: Key,
-    tenancy: u64,
+    /// The text of the owner's key; for the desk alone.
+    text: Mutex<Option<Arc<str>>>,
 }
 
 /// Where newcomers queue: all creations and evictions happen under this lock, one at a time.
@@ -136,7 +144,7 @@ impl<R: Resident> Registry<R> {
     pub(crate) fn look_up(&self, key: KeyRef<'_>) -> Option<Found<'_, R>> {
         let found = self.locate(key).or_else(|| {
             let _desk = lock(&self.desk);
-            self.locate_lease(key)
+            self.locate_at_the_desk(key)
         });
         found.map(|(_, found)| found)
     }
@@ -146,22 +154,26 @@ impl<R: Resident> Registry<R> {
         self.index.find(self.tag(key), |number| {
             let slot = self.slots.get(number)?;
             let tenancy = slot.label.owner(key)?;
-            Some((slot, Found { resident: &slot.resident, tenancy, slot: number }))
+            Some((slot, Found { resident: &slot.resident, tenancy }))
         })
     }
 
     /// The same, at the desk: misses nobody, and finds those whose key fits no label.
-    fn locate_lease(&self, key: KeyRef<'_>) -> Option<(&Slot<R>, Found<'_, R>)> {
+    fn locate_at_the_desk(&self, key: KeyRef<'_>) -> Option<(&Slot<R>, Found<'_, R>)> {
         self.index.find(self.tag(key), |number| {
             let slot = self.slots.get(number)?;
-            let tenancy = lock(&slot.lease).as_ref().filter(|lease| key.is(&lease.key))?.tenancy;
-            Some((slot, Found { resident: &slot.resident, tenancy, slot: number }))
+            let text = lock(&slot.text);
+            let is_it = text.as_ref().is_some_and(|text| key.is_written(text));
+            is_it.then(|| (slot, Found { resident: &slot.resident, tenancy: slot.label.tenancy() }))
         })
     }
 
+    #[allow(clippy::manual_hash_one, reason = "a call of its own, to which the key would go through memory")]
     #[inline]
     fn tag(&self, key: KeyRef<'_>) -> Tag {
-        Tag::of(self.hasher.hash_one(key))
+        let mut hasher = self.hasher.build_hasher();
+        key.hash(&mut hasher);
+        Tag::of(hasher.finish())
     }
 
     /// The resident under `key`, made where there is none. Waits for other newcomers, so what it finds is
@@ -173,19 +185,19 @@ impl<R: Resident> Registry<R> {
         context: &R::Context<'_>,
     ) -> Arrival<'_, R> {
         let mut desk = lock(&self.desk);
-        if let Some((slot, found)) = self.locate_lease(key) {
+        if let Some((slot, found)) = self.locate_at_the_desk(key) {
             slot.mark();
             return Arrival { found: Some(found), farewell: None };
         }
         let Some((slot, farewell)) = self.free_slot(&mut desk, when_full, context) else {
             return Arrival { found: None, farewell: None };
         };
-        Arrival { found: self.move_in(&mut desk, slot, key.to_key(), context), farewell }
+        Arrival { found: self.move_in(&mut desk, slot, &key.to_key(), context), farewell }
     }
 
-    /// Who lives in a slot that was found before, whoever that is by now.
-    pub(crate) fn resident(&self, slot: u32) -> Option<&R> {
-        self.slots.get(slot).map(|slot| &slot.resident)
+    /// Who lives in the place of this number, whoever that is by now.
+    pub(crate) fn resident(&self, number: u32) -> Option<&R> {
+        self.slots.get(number).map(|slot| &slot.resident)
     }
 
     /// Visits all residents. Nobody comes or goes meanwhile.
@@ -247,9 +259,8 @@ impl<R: Resident> Registry<R> {
     ) -> Option<R::Farewell> {
         let farewell = slot.resident.evict(at_most, context)?;
         slot.label.clear();
-        if let Some(lease) = lock(&slot.lease).take() {
-            self.index.remove(self.tag(lease.key.as_ref()), index);
-        }
+        *lock(&slot.text) = None;
+        self.index.remove(Tag::from_bits(slot.tag.load(Ordering::Relaxed)), index);
         Some(farewell)
     }
 
@@ -257,21 +268,24 @@ impl<R: Resident> Registry<R> {
         &self,
         desk: &mut Desk,
         index: u32,
-        key: Key,
+        key: &Key,
         context: &R::Context<'_>,
     ) -> Option<Found<'_, R>> {
-        let slot = self.slots.get_or_make(index, || Slot {
+        let slot = self.slots.get_or_make(index, |number| Slot {
             label: Label::blank(),
             used: AtomicBool::new(false),
-            resident: R::vacant(context),
-            lease: Mutex::new(None),
+            tag: AtomicU32::new(0),
+            resident: R::vacant(number, context),
+            text: Mutex::new(None),
         })?;
-        let tenancy = slot.resident.occupy(&key, context);
+        let tag = self.tag(key.as_ref());
+        let tenancy = slot.resident.occupy(key, context);
         slot.label.write(key.as_ref(), tenancy);
-        self.index.insert(self.tag(key.as_ref()), index, desk.occupied);
+        slot.tag.store(tag.bits(), Ordering::Relaxed);
+        *lock(&slot.text) = Some(Arc::clone(key.text()));
+        self.index.insert(tag, index, desk.occupied);
         desk.occupied = desk.occupied.max(index.saturating_add(1));
-        *lock(&slot.lease) = Some(Lease { key, tenancy });
-        Some(Found { resident: &slot.resident, tenancy, slot: index })
+        Some(Found { resident: &slot.resident, tenancy })
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::{
     error::ConfigError,
     key::{Key, KeyRef, without_secrets},
-    origin::OriginRef,
 };
 use reqwest::Request;
 use std::{fmt, sync::Arc};
@@ -101,7 +100,7 @@ impl Keying {
     #[inline(always)]
     pub(crate) fn key<'k>(&'k self, request: &'k Request, made: &'k mut Option<Key>) -> Option<KeyRef<'k>> {
         match self {
-            Self::Origin => OriginRef::of(request.url()).map(KeyRef::Origin),
+            Self::Origin => KeyRef::of(request.url(), made),
             Self::Shared(key) => Some(key.as_ref()),
             Self::By(KeyFn(key)) => Some(made.insert(Key::parse(&key(request)?).ok()?).as_ref()),
         }

@@ -4,10 +4,10 @@ use crate::{
     event::{CallEvent, THROTTLED},
     key::{Key, KeyRef},
     machine::{Expendable, throttle::Throttle, tick::Tick},
-    origin::OriginRef,
     registry::{Found, Registry, Resident, WhenFull},
     sync::{Mutex, lock},
 };
+use reqwest::Url;
 use std::{sync::Arc, time::Instant};
 
 /// How many origins are told apart at once. Beyond that, those that had no event within the last second make
@@ -59,8 +59,9 @@ impl Throttles {
     /// The origin of a call that something may have to be said about. Allocates for an origin not seen
     /// lately, only.
     #[inline]
-    pub(crate) fn subject(&self, origin: OriginRef<'_>) -> Option<Subject<'_>> {
-        let key = KeyRef::Origin(origin);
+    pub(crate) fn subject(&self, url: &Url) -> Option<Subject<'_>> {
+        let mut made = None;
+        let key = KeyRef::of(url, &mut made)?;
         self.origins
             .find(key)
             .or_else(|| self.origins.find_or_create(key, WhenFull::TurnAway, &self.now()).found)
@@ -99,7 +100,7 @@ impl Resident for Speaker {
     type Context<'a> = Tick;
     type Farewell = ();
 
-    fn vacant(_: &Tick) -> Self {
+    fn vacant(_: u32, _: &Tick) -> Self {
         Self(Mutex::new(Said { generation: 1, origin: "".into(), throttles: Default::default() }))
     }
 

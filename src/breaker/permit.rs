@@ -1,11 +1,14 @@
 //! The right to one call.
 
-use super::{profile::Profile, shared::Shared};
+use super::{
+    profile::Profile,
+    shared::{Place, Shared},
+};
 use crate::{
     body::{BodyEnd, Until, Watcher},
     clock::Clock,
     deadline::DeadlineAt,
-    machine::{call::Outcome, cell::CircuitCell},
+    machine::call::{Outcome, Passage},
     queue_time::QueueTime,
     retry_after::retry_after,
     verdict::{Attempt, Verdict},
@@ -18,17 +21,25 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// A call that a circuit let through, before anybody answers for it.
+/// A call that a circuit let through, before anybody answers for it. Two words, so that it is handed on in
+/// registers.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a probe slot is lost with it"]
 pub(crate) struct Ticket<'a> {
-    pub(super) circuit: &'a CircuitCell,
-    /// Where the circuit is found again when the call is over but its body is not.
-    pub(super) place: u32,
-    /// The number of its profile.
-    pub(super) profile: u32,
+    pub(super) place: &'a Place,
     /// The epoch that admitted the call.
     pub(super) epoch: u64,
+}
+
+impl<'a> Ticket<'a> {
+    /// None where nobody looks at the call.
+    #[inline]
+    pub(super) fn of(place: &'a Place, passage: Passage) -> Option<Self> {
+        match passage {
+            Passage::Observed { epoch } => Some(Self { place, epoch }),
+            Passage::Unobserved => None,
+        }
+    }
 }
 
 /// The right to one call, and the duty to say how it ended. Dropping it is an answer too.
@@ -37,6 +48,7 @@ pub(crate) struct Ticket<'a> {
 pub(crate) struct Permit<'a> {
     shared: &'a Arc<Shared>,
     ticket: Ticket<'a>,
+    profile: &'a Profile,
     /// The circuit was told how the call ended.
     is_settled: bool,
     /// None: nobody will ask how long it took. Boxed, since most permits have none.
@@ -49,10 +61,12 @@ impl<'a> Permit<'a> {
     /// The call goes out. What listeners took before this is not charged to the origin.
     #[inline]
     pub(crate) fn new(shared: &'a Arc<Shared>, ticket: Ticket<'a>, extensions: &mut Extensions) -> Self {
-        let is_timed = shared.profiles.numbered(ticket.profile).is_timed() || shared.classify.is_some();
+        let profile = shared.profiles.of(ticket.place);
+        let is_timed = profile.is_timed() || shared.classify.is_some();
         Self {
             shared,
             ticket,
+            profile,
             is_settled: false,
             stopwatch: is_timed.then(|| Box::new(Stopwatch::start(&*shared.clock, extensions))),
             deadline: DeadlineAt::of(extensions),
@@ -77,7 +91,7 @@ impl<'a> Permit<'a> {
             self.is_settled = true;
             return Some(Aboard {
                 shared: Arc::clone(self.shared),
-                place: self.ticket.place,
+                place: self.ticket.place.number,
                 epoch: self.ticket.epoch,
                 retry_after: self.wait_asked_for(result),
             });
@@ -88,7 +102,7 @@ impl<'a> Permit<'a> {
 
     #[inline]
     fn judge(&self, method: &Method, result: &reqwest_middleware::Result<Response>) -> Verdict {
-        let rule = &self.profile().rule;
+        let rule = &self.profile.rule;
         let is_timed = rule.slow_call.is_some() || self.shared.classify.is_some();
         let elapsed = if is_timed { self.elapsed() } else { Duration::ZERO };
         let attempt = Attempt::new(method, result, elapsed, rule);
@@ -101,22 +115,17 @@ impl<'a> Permit<'a> {
     #[inline]
     fn report(&mut self, outcome: Outcome, result: Option<&reqwest_middleware::Result<Response>>) {
         self.is_settled = true;
-        let Ticket { circuit, epoch, .. } = self.ticket;
-        self.shared.settle(circuit, epoch, outcome, || self.wait_asked_for(result?));
+        let Ticket { place, epoch } = self.ticket;
+        self.shared.settle(&place.circuit, epoch, outcome, || self.wait_asked_for(result?));
     }
 
     fn wait_asked_for(&self, result: &reqwest_middleware::Result<Response>) -> Option<Duration> {
         match result {
-            Ok(response) if !self.profile().policy.honor_retry_after.is_zero() => {
+            Ok(response) if !self.profile.policy.honor_retry_after.is_zero() => {
                 retry_after(response.headers(), SystemTime::now)
             }
             _ => None,
         }
-    }
-
-    #[inline]
-    fn profile(&self) -> &'a Profile {
-        self.shared.profiles.numbered(self.ticket.profile)
     }
 
     fn elapsed(&self) -> Duration {
@@ -134,7 +143,7 @@ impl<'a> Permit<'a> {
     fn was_cut_off(&self) -> bool {
         !thread::panicking()
             && (self.deadline.is_some_and(DeadlineAt::has_passed)
-                || self.profile().abandoned_after.is_some_and(|patience| patience <= self.elapsed()))
+                || self.profile.abandoned_after.is_some_and(|patience| patience <= self.elapsed()))
     }
 }
 

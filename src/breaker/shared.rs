@@ -6,10 +6,10 @@ use crate::{
     clock::Clock,
     error::Rejection,
     event::{CircuitEvent, Reporter},
-    key::{Key, KeyRef},
+    key::{Key, KeyRef, Sort},
     machine::{
         Epochs, Expendable, Moment,
-        call::{Outcome, Passage, Refusal, Settlement},
+        call::{Outcome, Refusal, Settlement},
         cell::CircuitCell,
         circuit::Circuit,
         state::{CircuitMode, CircuitState},
@@ -58,12 +58,17 @@ pub(super) struct Profiles {
 impl Profiles {
     const DEFAULTS: u32 = u32::MAX;
 
+    #[inline]
+    pub(super) fn of(&self, place: &Place) -> &Profile {
+        self.numbered(place.profile.load(Ordering::Relaxed))
+    }
+
     fn number_of(&self, key: &Key) -> u32 {
         self.by_key.get(key).copied().unwrap_or(Self::DEFAULTS)
     }
 
     #[inline]
-    pub(super) fn numbered(&self, number: u32) -> &Profile {
+    fn numbered(&self, number: u32) -> &Profile {
         self.own.get(number as usize).unwrap_or(&self.defaults)
     }
 }
@@ -88,22 +93,22 @@ impl Shared {
             return Ok(None);
         };
         let found = self.circuits.find(key);
-        if let Some(place) = &found {
-            let profile = place.resident.profile.load(Ordering::Acquire);
-            if let Some(passage) = place.resident.circuit.admit_at_a_glance(place.tenancy) {
-                return Ok(ticket(place, profile, passage));
-            }
+        let passage = found.and_then(|place| place.resident.circuit.admit_at_a_glance(place.tenancy));
+        match (found, passage) {
+            (Some(place), Some(passage)) => Ok(Ticket::of(place.resident, passage)),
+            _ => self.admit_with_care(key.sort, key.text, found),
         }
-        self.admit_with_care(key, found)
     }
 
     /// Admits where a glance did not do: the circuit is new, gone, not closed, or under orders.
     #[inline(never)]
     fn admit_with_care<'a>(
         &'a self,
-        key: KeyRef<'_>,
+        sort: Sort,
+        text: &str,
         mut found: Option<Found<'a, Place>>,
     ) -> Result<Option<Ticket<'a>>, Error> {
+        let key = KeyRef { sort, text };
         let mut journal = Vec::new();
         if let Some(place) = &found {
             let now = Tick::at(self.clock.recent(), self.zero);
@@ -122,12 +127,11 @@ impl Shared {
                 self.reporter.report(&journal, context.moment.now);
                 return self.pass_untracked(key, context.moment.now);
             };
-            let profile = place.resident.profile.load(Ordering::Acquire);
             match place.resident.circuit.admit(place.tenancy, &context.moment, &mut journal) {
                 // It has gone to another: look again.
                 None => {}
                 Some(Ok(passage)) => {
-                    let held = Held { shared: self, ticket: ticket(&place, profile, passage) };
+                    let held = Held { shared: self, ticket: Ticket::of(place.resident, passage) };
                     self.reporter.report(&journal, context.moment.now);
                     return Ok(held.release());
                 }
@@ -225,17 +229,6 @@ impl Shared {
     }
 }
 
-/// The ticket for a passage; none where nobody looks.
-#[inline]
-fn ticket<'a>(place: &Found<'a, Place>, profile: u32, passage: Passage) -> Option<Ticket<'a>> {
-    match passage {
-        Passage::Observed { epoch } => {
-            Some(Ticket { circuit: &place.resident.circuit, place: place.slot, profile, epoch })
-        }
-        Passage::Unobserved => None,
-    }
-}
-
 /// A ticket while events go out: a log subscriber that panics must not cost a probe slot.
 struct Held<'a> {
     shared: &'a Shared,
@@ -250,8 +243,8 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if let Some(Ticket { circuit, epoch, .. }) = self.ticket {
-            self.shared.settle(circuit, epoch, Outcome::Ignored, || None);
+        if let Some(Ticket { place, epoch }) = self.ticket {
+            self.shared.settle(&place.circuit, epoch, Outcome::Ignored, || None);
         }
     }
 }
@@ -266,8 +259,10 @@ pub(crate) struct Context<'a> {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Place {
-    /// The number of its profile. Written and read before the circuit is: who is then admitted by the owner it
-    /// asked for has read that owner's.
+    /// Where it is found again without its key.
+    pub(super) number: u32,
+    /// The number of the owner's profile. Who asks for it may be given that of the next owner: for a call that
+    /// counts nowhere, since the epoch that admitted it is over.
     profile: AtomicU32,
     pub(super) circuit: CircuitCell,
 }
@@ -277,8 +272,8 @@ impl Resident for Place {
     /// Only a circuit that was not closed leaves with a word.
     type Farewell = Option<CircuitEvent>;
 
-    fn vacant(_: &Context<'_>) -> Self {
-        Self { profile: AtomicU32::new(Profiles::DEFAULTS), circuit: CircuitCell::vacant() }
+    fn vacant(number: u32, _: &Context<'_>) -> Self {
+        Self { number, profile: AtomicU32::new(Profiles::DEFAULTS), circuit: CircuitCell::vacant() }
     }
 
     fn expendable(&self, context: &Context<'_>) -> Option<Expendable> {
@@ -292,7 +287,7 @@ impl Resident for Place {
 
     fn occupy(&self, key: &Key, context: &Context<'_>) -> u64 {
         let profile = context.profiles.number_of(key);
-        self.profile.store(profile, Ordering::Release);
+        self.profile.store(profile, Ordering::Relaxed);
         let policy = Arc::clone(&context.profiles.numbered(profile).policy);
         let birth = context.moment.epochs.next();
         self.circuit.occupy(Circuit::new(Arc::clone(key.text()), policy, birth));

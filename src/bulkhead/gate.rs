@@ -161,7 +161,7 @@ impl Resident for Gate {
     type Context<'a> = Limits;
     type Farewell = ();
 
-    fn vacant(limits: &Limits) -> Self {
+    fn vacant(_: u32, limits: &Limits) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(limits.concurrent)),
             queued: AtomicUsize::new(0),

@@ -28,11 +28,14 @@ impl<T> Arena<T> {
         self.chunks.get(chunk)?.get()?.get(offset)
     }
 
-    /// The slot of `index`, its chunk made with `make` where there is none; none beyond the last index.
-    pub(super) fn get_or_make(&self, index: u32, make: impl Fn() -> T) -> Option<&T> {
+    /// The slot of `index`, its chunk made with `make`, which is told the index of each, where there is none;
+    /// none beyond the last index.
+    pub(super) fn get_or_make(&self, index: u32, make: impl Fn(u32) -> T) -> Option<&T> {
         let (chunk, offset) = place(index);
-        let length = 1 << (FIRST as usize + (chunk >> OF_ONE_SIZE));
-        self.chunks.get(chunk)?.get_or_init(|| (0..length).map(|_| make()).collect()).get(offset)
+        let first = index - u32::try_from(offset).ok()?;
+        let length = 1_u32 << (FIRST as usize + (chunk >> OF_ONE_SIZE));
+        let make = || (0..length).map(|nth| make(first.wrapping_add(nth))).collect();
+        self.chunks.get(chunk)?.get_or_init(make).get(offset)
     }
 }
 
@@ -77,8 +80,9 @@ mod tests {
     fn a_slot_stays_where_it_was_made() {
         let arena = Arena::new();
         assert!(arena.get(100).is_none());
-        let made = arena.get_or_make(100, || 7_u8).unwrap();
-        arena.get_or_make(5_000, || 8).unwrap();
+        let made = arena.get_or_make(100, |index| index).unwrap();
+        arena.get_or_make(5_000, |index| index).unwrap();
         assert!(std::ptr::eq(made, arena.get(100).unwrap()));
+        assert!([96, 100, 111, 5_000].map(|index| *arena.get(index).unwrap()) == [96, 100, 111, 5_000]);
     }
 }

@@ -5,14 +5,14 @@ use std::sync::OnceLock;
 
 /// The size of the first table, as a power of two. Each next one is twice as large.
 const FIRST: u32 = 6;
-/// Enough for two cells a slot.
+/// Enough for all slots there can be.
 const TABLES: usize = 28;
 /// A cell that leads nowhere. No other is zero: it holds a slot's number, with one added.
 const EMPTY: u64 = 0;
 
 /// Which slots may have a key, by its hash. Read without a lock, written by one at a time.
 ///
-/// Open addressing, at most half full: a cell is taken by the first key that comes for it, the next one for
+/// Open addressing, at most two thirds full: a cell is taken by the first key that comes for it, the next one for
 /// the same goes to the next free cell. A cell that is given up is filled with the one that had to go on
 /// because of it, so that no search passes what is gone.
 ///
@@ -41,6 +41,14 @@ impl Tag {
         Self((hash >> u32::BITS) as u32)
     }
 
+    pub(super) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(super) const fn bits(self) -> u32 {
+        self.0
+    }
+
     #[inline]
     fn home(self, table: &[AtomicU64]) -> usize {
         self.0 as usize & (table.len() - 1)
@@ -57,7 +65,7 @@ impl Index {
     pub(super) fn find<T>(&self, tag: Tag, mut look: impl FnMut(u32) -> Option<T>) -> Option<T> {
         let table = self.table()?;
         let mut at = tag.home(table);
-        // Half of the cells are empty, but for the moment in which one moves.
+        // Many cells are empty, but one that moves may be met again and again.
         for _ in 0..table.len() {
             let (of, slot) = unpack(table.get(at)?.load(Ordering::Acquire))?;
             if of == tag {
@@ -72,9 +80,9 @@ impl Index {
 
     /// Leads to `slot` from now on. `taken` is how many cells are.
     pub(super) fn insert(&self, tag: Tag, slot: u32, taken: u32) {
-        let taken = u64::from(taken);
-        if self.table().is_none_or(|table| (table.len() as u64) < 2 * (taken + 1)) {
-            self.grow(2 * (taken + 1));
+        let taken = u64::from(taken) + 1;
+        if self.table().is_none_or(|table| 2 * (table.len() as u64) < 3 * taken) {
+            self.grow((3 * taken).div_ceil(2));
         }
         if let Some(table) = self.table() {
             put(table, pack(tag, slot));
@@ -204,7 +212,7 @@ mod tests {
                 let table = index.table().map_or(0, <[_]>::len);
                 let led = (0..table).filter(|&at| read(index.table().unwrap(), at) != EMPTY).count();
                 prop_assert_eq!(led, model.len());
-                prop_assert!(2 * led <= table);
+                prop_assert!(3 * led <= 2 * table);
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use crate::{
     key::KeyRef,
-    origin::Scheme,
     sync::{AtomicU64, Ordering},
 };
 use std::sync::OnceLock;
@@ -12,6 +11,8 @@ const NEAR: usize = 6;
 /// Words for longer text, made when the first one comes. In all as much as the longest name of a host.
 const FAR: usize = 26;
 const WORD: usize = size_of::<u64>();
+/// The head of a key that does not fit. No key that does has this one: it would be too long.
+const UNWRITTEN: u64 = u64::MAX;
 
 /// Who owns a slot, and under which key: what a lookup compares with, without a lock.
 ///
@@ -27,12 +28,12 @@ const WORD: usize = size_of::<u64>();
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Label {
-    /// 0: nobody, or somebody whose key fits no label.
+    /// 0: nobody.
     owner: AtomicU64,
-    /// The length of the text, and what is not text.
+    /// What is not text.
     head: AtomicU64,
     near: [AtomicU64; NEAR],
-    far: OnceLock<Box<[AtomicU64]>>,
+    far: OnceLock<Box<[AtomicU64; FAR]>>,
 }
 
 impl Label {
@@ -46,19 +47,22 @@ impl Label {
     }
 
     /// The owner, if its key is `key`.
-    #[allow(clippy::inline_always, reason = "a key that goes through memory stalls who reads it")]
-    #[inline(always)]
+    #[inline]
     pub(super) fn owner(&self, key: KeyRef<'_>) -> Option<u64> {
         let owner = self.owner.load(Ordering::Acquire);
-        let (head, text) = parts(key)?;
-        if owner == 0 || self.head.load(Ordering::Acquire) != head {
+        if owner == 0 || self.head.load(Ordering::Acquire) != key.head() {
             return None;
         }
-        let (near, far) = text.split_at(text.len().min(NEAR * WORD));
-        if !reads(&self.near, near) || !(far.is_empty() || reads(self.far.get()?, far)) {
+        let (near, far) = halves(key);
+        if !reads(&self.near, near) || !(far.is_empty() || reads(&**self.far.get()?, far)) {
             return None;
         }
         (self.owner.load(Ordering::Relaxed) == owner).then_some(owner)
+    }
+
+    /// Whose the slot is, for the one who writes.
+    pub(super) fn tenancy(&self) -> u64 {
+        self.owner.load(Ordering::Relaxed)
     }
 
     /// From now on nobody finds the owner here.
@@ -67,59 +71,61 @@ impl Label {
     }
 
     /// Writes the key of a new owner over that of one that was cleared. One at a time. A key that does not
-    /// fit is not written.
+    /// fit is not written: it is compared where newcomers are.
     pub(super) fn write(&self, key: KeyRef<'_>, owner: u64) {
-        let Some((head, text)) = parts(key) else {
-            return;
-        };
-        self.head.store(head, Ordering::Release);
-        let (near, far) = text.split_at(text.len().min(NEAR * WORD));
-        write(&self.near, near);
-        if !far.is_empty() {
-            write(self.far.get_or_init(|| (0..FAR).map(|_| AtomicU64::new(0)).collect()), far);
+        let (near, far) = halves(key);
+        if FAR * WORD < far.len() {
+            self.head.store(UNWRITTEN, Ordering::Release);
+        } else {
+            self.head.store(key.head(), Ordering::Release);
+            write(&self.near, near);
+            if !far.is_empty() {
+                let words = || Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+                write(&**self.far.get_or_init(words), far);
+            }
         }
         self.owner.store(owner, Ordering::Release);
     }
 }
 
-/// The number and the text of a key. None where the text is longer than that of any host, or the scheme one
-/// that no client sends: such keys are compared where newcomers are.
-#[allow(clippy::inline_always, reason = "a key that goes through memory stalls who reads it")]
-#[inline(always)]
-fn parts(key: KeyRef<'_>) -> Option<(u64, &[u8])> {
-    let (kind, text) = match key {
-        KeyRef::Name(name) => (0, name),
-        KeyRef::Origin(origin) => {
-            let scheme = match origin.scheme {
-                Scheme::Http => 1,
-                Scheme::Https => 2,
-                Scheme::Other(_) => return None,
-            };
-            (scheme << u16::BITS | u64::from(origin.port), origin.host)
-        }
-    };
-    (text.len() <= (NEAR + FAR) * WORD).then_some((kind << u32::BITS | text.len() as u64, text.as_bytes()))
+/// The text of a key: what goes beside the numbers, and what is left.
+#[inline]
+fn halves(key: KeyRef<'_>) -> (&[u8], &[u8]) {
+    let text = key.text.as_bytes();
+    text.split_at(text.len().min(NEAR * WORD))
 }
 
 #[inline]
 fn reads(words: &[AtomicU64], text: &[u8]) -> bool {
-    words.iter().zip(split(text)).all(|(word, text)| word.load(Ordering::Acquire) == text)
+    let mut words = words.iter().map(|word| word.load(Ordering::Acquire));
+    let chunks = text.chunks_exact(WORD);
+    let last = last_word(text, chunks.remainder());
+    chunks.map(word).all(|chunk| words.next() == Some(chunk)) && (last.is_none() || words.next() == last)
 }
 
 fn write(words: &[AtomicU64], text: &[u8]) {
-    words.iter().zip(split(text)).for_each(|(word, text)| word.store(text, Ordering::Release));
+    let chunks = text.chunks_exact(WORD);
+    let last = last_word(text, chunks.remainder());
+    words
+        .iter()
+        .zip(chunks.map(word).chain(last))
+        .for_each(|(word, text)| word.store(text, Ordering::Release));
 }
 
-/// A text in words. The last one reaches back into the one before it, so that no byte is read alone.
 #[inline]
-fn split(text: &[u8]) -> impl Iterator<Item = u64> {
-    let whole = text.chunks_exact(WORD);
-    let last = match (whole.remainder(), text.last_chunk()) {
+fn word(chunk: &[u8]) -> u64 {
+    chunk.try_into().map_or(0, u64::from_le_bytes)
+}
+
+/// What is left of a text after its whole words. It reaches back into the last of them where there is one,
+/// so that no byte is read alone.
+#[inline]
+fn last_word(text: &[u8], rest: &[u8]) -> Option<u64> {
+    match (rest, text.last_chunk()) {
         ([], _) => None,
         (_, Some(last)) => Some(u64::from_le_bytes(*last)),
         (few, None) => Some(few.iter().fold(0, |word, byte| word << u8::BITS | u64::from(*byte))),
-    };
-    whole.map(|word| word.try_into().map_or(0, u64::from_le_bytes)).chain(last)
+    }
 }
 
 #[cfg(test)]
@@ -156,10 +162,8 @@ mod tests {
 
     #[test]
     fn a_key_that_does_not_fit_is_not_written() {
-        for text in [&*"n".repeat(257), "ws://h"] {
-            let label = Label::blank();
-            label.write(Key::parse(text).unwrap().as_ref(), 1);
-            assert_eq!(label.owner(Key::parse(text).unwrap().as_ref()), None);
-        }
+        let (label, key) = (Label::blank(), Key::parse(&"n".repeat(257)).unwrap());
+        label.write(key.as_ref(), 1);
+        assert_eq!(label.owner(key.as_ref()), None);
     }
 }

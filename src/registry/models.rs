@@ -91,7 +91,8 @@ fn a_search_that_sees_a_larger_table_sees_what_was_moved_there() {
         index.insert(TAGS[0], 0, 0);
         let other = Arc::clone(&index);
         let reader = thread::spawn(move || other.find(TAGS[0], Some));
-        index.insert(TAGS[1], 1, 32);
+        // One more than fits the first table.
+        index.insert(TAGS[1], 1, 42);
         assert_eq!(reader.join().unwrap(), Some(0), "it was there all along");
         assert_eq!(index.find(TAGS[1], Some), Some(1));
     });

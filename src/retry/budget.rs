@@ -3,7 +3,7 @@
 use crate::{
     clock::{Clock, TokioClock},
     error::ConfigError,
-    key::{Key, KeyRef},
+    key::{Key, KeyRef, Sort},
     machine::{
         Expendable,
         budget::{BudgetCell, BudgetRule, SHORTEST_WINDOW},
@@ -126,13 +126,13 @@ impl Account<'_> {
 impl Accounts {
     #[inline]
     fn find(&self, key: KeyRef<'_>) -> Option<Found<'_, BudgetCell>> {
-        self.budgets.find(key).or_else(|| self.find_or_create(key))
+        self.budgets.find(key).or_else(|| self.find_or_create(key.sort, key.text))
     }
 
     #[cold]
-    fn find_or_create(&self, key: KeyRef<'_>) -> Option<Found<'_, BudgetCell>> {
+    fn find_or_create(&self, sort: Sort, text: &str) -> Option<Found<'_, BudgetCell>> {
         let context = (self.rule, self.now());
-        self.budgets.find_or_create(key, WhenFull::TurnAway, &context).found
+        self.budgets.find_or_create(KeyRef { sort, text }, WhenFull::TurnAway, &context).found
     }
 
     fn now(&self) -> Tick {
@@ -163,7 +163,7 @@ impl Resident for BudgetCell {
     type Context<'a> = (BudgetRule, Tick);
     type Farewell = ();
 
-    fn vacant(&(rule, _): &Self::Context<'_>) -> Self {
+    fn vacant(_: u32, &(rule, _): &Self::Context<'_>) -> Self {
         Self::new(rule)
     }
 

@@ -8,7 +8,6 @@ use crate::{
     deadline::DeadlineAt,
     error::Rejection,
     event::CallEvent,
-    origin::OriginRef,
     retry_after::retry_after,
     throttles::Subject,
     verdict::{Attempt, FallbackMade, Verdict, retried},
@@ -243,7 +242,7 @@ impl<'a> Series<'a> {
     }
 
     fn subject(&self, url: &Url) -> Option<Subject<'a>> {
-        self.shared.reports.subject(OriginRef::of(url)?)
+        self.shared.reports.subject(url)
     }
 }
 
