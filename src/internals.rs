@@ -53,7 +53,7 @@ impl LoneCircuit {
 /// # Errors
 ///
 /// A rejection.
-#[inline(never)]
+#[inline]
 pub fn call(breaker: &CircuitBreaker, request: &Request, result: &Result<Response>) -> Result<()> {
     let mut extensions = Extensions::new();
     if let Some(ticket) = breaker.shared.ask(request, &extensions)? {

@@ -133,9 +133,9 @@ impl<'a> KeyRef<'a> {
     #[allow(clippy::inline_always, reason = "handed back through memory, it would stall who reads it")]
     #[inline(always)]
     pub(crate) fn of_web(url: &'a Url) -> Option<Self> {
-        let sort = match url.scheme() {
-            "http" => Sort::http(url.port().unwrap_or(80)),
-            "https" => Sort::https(url.port().unwrap_or(443)),
+        let sort = match url.scheme().strip_prefix("http") {
+            Some("") => Sort::http(url.port().unwrap_or(80)),
+            Some("s") => Sort::https(url.port().unwrap_or(443)),
             _ => return None,
         };
         Some(Self { sort, text: host_of(url)? })

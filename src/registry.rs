@@ -19,7 +19,7 @@ use crate::{
     machine::Expendable,
     sync::{Mutex, lock},
 };
-use arena::Arena;
+use arena::{Address, Arena};
 use foldhash::fast::RandomState;
 use index::{Index, Tag};
 use label::Label;
@@ -151,8 +151,8 @@ impl<R: Resident> Registry<R> {
 
     #[inline]
     fn locate(&self, key: KeyRef<'_>) -> Option<(&Slot<R>, Found<'_, R>)> {
-        self.index.find(self.tag(key), |number| {
-            let slot = self.slots.get(number)?;
+        self.index.find(self.tag(key), |address| {
+            let slot = self.slots.get(address)?;
             let tenancy = slot.label.owner(key)?;
             Some((slot, Found { resident: &slot.resident, tenancy }))
         })
@@ -160,8 +160,8 @@ impl<R: Resident> Registry<R> {
 
     /// The same, at the desk: misses nobody, and finds those whose key fits no label.
     fn locate_at_the_desk(&self, key: KeyRef<'_>) -> Option<(&Slot<R>, Found<'_, R>)> {
-        self.index.find(self.tag(key), |number| {
-            let slot = self.slots.get(number)?;
+        self.index.find(self.tag(key), |address| {
+            let slot = self.slots.get(address)?;
             let text = lock(&slot.text);
             let is_it = text.as_ref().is_some_and(|text| key.is_written(text));
             is_it.then(|| (slot, Found { resident: &slot.resident, tenancy: slot.label.tenancy() }))
@@ -189,21 +189,22 @@ impl<R: Resident> Registry<R> {
             slot.mark();
             return Arrival { found: Some(found), farewell: None };
         }
-        let Some((slot, farewell)) = self.free_slot(&mut desk, when_full, context) else {
+        let Some((address, farewell)) = self.free_slot(&mut desk, when_full, context) else {
             return Arrival { found: None, farewell: None };
         };
-        Arrival { found: self.move_in(&mut desk, slot, &key.to_key(), context), farewell }
+        Arrival { found: self.move_in(&mut desk, address, &key.to_key(), context), farewell }
     }
 
     /// Who lives in the place of this number, whoever that is by now.
     pub(crate) fn resident(&self, number: u32) -> Option<&R> {
-        self.slots.get(number).map(|slot| &slot.resident)
+        self.slots.get(Address::from_bits(number)).map(|slot| &slot.resident)
     }
 
     /// Visits all residents. Nobody comes or goes meanwhile.
     pub(crate) fn each(&self, mut visit: impl FnMut(&R)) {
         let desk = lock(&self.desk);
-        (0..desk.occupied).filter_map(|index| self.slots.get(index)).for_each(|slot| visit(&slot.resident));
+        let slots = (0..desk.occupied).filter_map(|index| self.slots.get(Address::of(index)?));
+        slots.for_each(|slot| visit(&slot.resident));
     }
 
     /// A vacant slot: a new one below capacity, else one that could be spared.
@@ -212,47 +213,47 @@ impl<R: Resident> Registry<R> {
         desk: &mut Desk,
         when_full: WhenFull,
         context: &R::Context<'_>,
-    ) -> Option<(u32, Option<R::Farewell>)> {
-        let next = desk.occupied;
-        if (next as usize) < self.capacity {
-            return Some((next, None));
+    ) -> Option<(Address, Option<R::Farewell>)> {
+        let may_grow = (desk.occupied as usize) < self.capacity;
+        let spared = if may_grow { None } else { self.spare(desk, context) };
+        if let Some((address, farewell)) = spared {
+            return Some((address, Some(farewell)));
         }
-        if let Some((slot, farewell)) = self.spare(desk, context) {
-            return Some((slot, Some(farewell)));
-        }
-        (when_full == WhenFull::Grow).then_some((next, None))
+        let next = Address::of(desk.occupied).filter(|_| may_grow || when_full == WhenFull::Grow)?;
+        desk.occupied += 1;
+        Some((next, None))
     }
 
     /// Evicts the best of the next slots under the clock hand that were not used lately.
-    fn spare(&self, desk: &mut Desk, context: &R::Context<'_>) -> Option<(u32, R::Farewell)> {
-        let mut best: Option<(Expendable, u32, &Slot<R>)> = None;
+    fn spare(&self, desk: &mut Desk, context: &R::Context<'_>) -> Option<(Address, R::Farewell)> {
+        let mut best: Option<(Expendable, Address, &Slot<R>)> = None;
         for _ in 0..LOOKS.min(desk.occupied) {
-            let index = desk.hand;
-            desk.hand = (index + 1) % desk.occupied;
-            let slot = self.slots.get(index)?;
+            let address = Address::of(desk.hand)?;
+            desk.hand = (desk.hand + 1) % desk.occupied;
+            let slot = self.slots.get(address)?;
             if slot.used.swap(false, Ordering::Relaxed) {
                 continue;
             }
             match slot.resident.expendable(context) {
                 Some(Expendable::Fresh) => {
-                    if let Some(farewell) = self.evict(index, slot, Expendable::Fresh, context) {
-                        return Some((index, farewell));
+                    if let Some(farewell) = self.evict(address, slot, Expendable::Fresh, context) {
+                        return Some((address, farewell));
                     }
                 }
                 Some(expendable) if best.is_none_or(|(least, ..)| expendable < least) => {
-                    best = Some((expendable, index, slot));
+                    best = Some((expendable, address, slot));
                 }
                 _ => {}
             }
         }
-        let (expendable, index, slot) = best?;
-        let farewell = self.evict(index, slot, expendable, context)?;
-        Some((index, farewell))
+        let (expendable, address, slot) = best?;
+        let farewell = self.evict(address, slot, expendable, context)?;
+        Some((address, farewell))
     }
 
     fn evict(
         &self,
-        index: u32,
+        address: Address,
         slot: &Slot<R>,
         at_most: Expendable,
         context: &R::Context<'_>,
@@ -260,22 +261,22 @@ impl<R: Resident> Registry<R> {
         let farewell = slot.resident.evict(at_most, context)?;
         slot.label.clear();
         *lock(&slot.text) = None;
-        self.index.remove(Tag::from_bits(slot.tag.load(Ordering::Relaxed)), index);
+        self.index.remove(Tag::from_bits(slot.tag.load(Ordering::Relaxed)), address);
         Some(farewell)
     }
 
     fn move_in(
         &self,
         desk: &mut Desk,
-        index: u32,
+        address: Address,
         key: &Key,
         context: &R::Context<'_>,
     ) -> Option<Found<'_, R>> {
-        let slot = self.slots.get_or_make(index, |number| Slot {
+        let slot = self.slots.get_or_make(address, |address| Slot {
             label: Label::blank(),
             used: AtomicBool::new(false),
             tag: AtomicU32::new(0),
-            resident: R::vacant(number, context),
+            resident: R::vacant(address.bits(), context),
             text: Mutex::new(None),
         })?;
         let tag = self.tag(key.as_ref());
@@ -283,8 +284,7 @@ impl<R: Resident> Registry<R> {
         slot.label.write(key.as_ref(), tenancy);
         slot.tag.store(tag.bits(), Ordering::Relaxed);
         *lock(&slot.text) = Some(Arc::clone(key.text()));
-        self.index.insert(tag, index, desk.occupied);
-        desk.occupied = desk.occupied.max(index.saturating_add(1));
+        self.index.insert(tag, address, desk.occupied.saturating_sub(1));
         Some(Found { resident: &slot.resident, tenancy })
     }
 }

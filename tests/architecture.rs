@@ -43,7 +43,7 @@ const RESERVED: [(&str, &[&str]); 8] = [
     ("tracing::", &["event.rs"]),
     ("index::", &["registry.rs"]),
     ("label::", &["registry.rs"]),
-    ("arena::", &["registry.rs"]),
+    ("arena::", &["registry.rs", "registry/index.rs"]),
     (
         "impl Middleware for",
         &[

@@ -16,6 +16,7 @@ use crate::{
 use http::Extensions;
 use reqwest::{Method, Response};
 use std::{
+    mem,
     sync::Arc,
     thread,
     time::{Duration, Instant, SystemTime},
@@ -49,8 +50,6 @@ pub(crate) struct Permit<'a> {
     shared: &'a Arc<Shared>,
     ticket: Ticket<'a>,
     profile: &'a Profile,
-    /// The circuit was told how the call ended.
-    is_settled: bool,
     /// None: nobody will ask how long it took. Boxed, since most permits have none.
     stopwatch: Option<Box<Stopwatch>>,
     /// When a layer outside cuts the call off.
@@ -67,7 +66,6 @@ impl<'a> Permit<'a> {
             shared,
             ticket,
             profile,
-            is_settled: false,
             stopwatch: is_timed.then(|| Box::new(Stopwatch::start(&*shared.clock, extensions))),
             deadline: DeadlineAt::of(extensions),
         }
@@ -77,7 +75,7 @@ impl<'a> Permit<'a> {
     /// tell is handed back, to ride in the body.
     #[inline]
     pub(crate) fn settle(
-        mut self,
+        self,
         method: &Method,
         result: &reqwest_middleware::Result<Response>,
     ) -> Option<Aboard> {
@@ -87,24 +85,31 @@ impl<'a> Permit<'a> {
             Verdict::Failure => Outcome::Failure,
             Verdict::Ignore => Outcome::Ignored,
         };
-        if self.shared.observe == Until::BodyEnd && outcome == Outcome::Success && result.is_ok() {
-            self.is_settled = true;
-            return Some(Aboard {
-                shared: Arc::clone(self.shared),
-                place: self.ticket.place.number,
-                epoch: self.ticket.epoch,
-                retry_after: self.wait_asked_for(result),
-            });
+        let (shared, profile, Ticket { place, epoch }) = self.redeem();
+        if shared.observe == Until::BodyEnd && outcome == Outcome::Success && result.is_ok() {
+            let retry_after = wait_asked_for(result, profile);
+            return Some(Aboard { shared: Arc::clone(shared), place: place.number, epoch, retry_after });
         }
-        self.report(outcome, Some(result));
+        shared.settle(&place.circuit, epoch, outcome, || wait_asked_for(result, profile));
         None
+    }
+
+    /// The end of the duty: whoever has the parts now tells the circuit. Before anything else may panic, or
+    /// the circuit would be told twice.
+    #[inline]
+    fn redeem(mut self) -> (&'a Arc<Shared>, &'a Profile, Ticket<'a>) {
+        self.stopwatch = None;
+        let parts = (self.shared, self.profile, self.ticket);
+        mem::forget(self);
+        parts
     }
 
     #[inline]
     fn judge(&self, method: &Method, result: &reqwest_middleware::Result<Response>) -> Verdict {
         let rule = &self.profile.rule;
-        let is_timed = rule.slow_call.is_some() || self.shared.classify.is_some();
-        let elapsed = if is_timed { self.elapsed() } else { Duration::ZERO };
+        let is_asked = |_: &_| rule.slow_call.is_some() || self.shared.classify.is_some();
+        let stopwatch = self.stopwatch.as_ref().filter(is_asked);
+        let elapsed = stopwatch.map_or(Duration::ZERO, |stopwatch| stopwatch.elapsed(&*self.shared.clock));
         let attempt = Attempt::new(method, result, elapsed, rule);
         match &self.shared.classify {
             Some(classify) => classify(&attempt),
@@ -112,30 +117,8 @@ impl<'a> Permit<'a> {
         }
     }
 
-    #[inline]
-    fn report(&mut self, outcome: Outcome, result: Option<&reqwest_middleware::Result<Response>>) {
-        self.is_settled = true;
-        let Ticket { place, epoch } = self.ticket;
-        self.shared.settle(&place.circuit, epoch, outcome, || self.wait_asked_for(result?));
-    }
-
-    fn wait_asked_for(&self, result: &reqwest_middleware::Result<Response>) -> Option<Duration> {
-        match result {
-            Ok(response) if !self.profile.policy.honor_retry_after.is_zero() => {
-                retry_after(response.headers(), SystemTime::now)
-            }
-            _ => None,
-        }
-    }
-
     fn elapsed(&self) -> Duration {
         self.stopwatch.as_ref().map_or(Duration::ZERO, |stopwatch| stopwatch.elapsed(&*self.shared.clock))
-    }
-
-    #[cold]
-    fn abandon(&mut self) {
-        let outcome = if self.was_cut_off() { Outcome::Failure } else { Outcome::Ignored };
-        self.report(outcome, None);
     }
 
     /// Whether the call was dropped because the origin took too long: a deadline outside has passed, or the
@@ -144,6 +127,16 @@ impl<'a> Permit<'a> {
         !thread::panicking()
             && (self.deadline.is_some_and(DeadlineAt::has_passed)
                 || self.profile.abandoned_after.is_some_and(|patience| patience <= self.elapsed()))
+    }
+}
+
+/// What the response asked for, where the settings listen.
+fn wait_asked_for(result: &reqwest_middleware::Result<Response>, profile: &Profile) -> Option<Duration> {
+    match result {
+        Ok(response) if !profile.policy.honor_retry_after.is_zero() => {
+            retry_after(response.headers(), SystemTime::now)
+        }
+        _ => None,
     }
 }
 
@@ -192,11 +185,11 @@ impl Watcher for Aboard {
     }
 }
 
+/// The call was abandoned.
 impl Drop for Permit<'_> {
-    #[inline]
     fn drop(&mut self) {
-        if !self.is_settled {
-            self.abandon();
-        }
+        let outcome = if self.was_cut_off() { Outcome::Failure } else { Outcome::Ignored };
+        let Ticket { place, epoch } = self.ticket;
+        self.shared.settle(&place.circuit, epoch, outcome, || None);
     }
 }

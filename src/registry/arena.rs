@@ -7,8 +7,10 @@ use std::sync::OnceLock;
 const FIRST: u32 = 4;
 /// How many chunks have one size, as a power of two.
 const OF_ONE_SIZE: u32 = 2;
-/// Enough for every index that fits an `u32`.
-const CHUNKS: usize = 108;
+/// How many bits of an address tell the place within a chunk.
+const PLACE_BITS: u32 = 25;
+/// As many as have places that fit those bits: for 268 million slots.
+const CHUNKS: usize = ((PLACE_BITS - FIRST + 1) << OF_ONE_SIZE) as usize;
 
 /// An append-only list whose elements never move, so that `&self` hands out references that last.
 #[derive(Debug)]
@@ -16,47 +18,62 @@ pub(super) struct Arena<T> {
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }
 
+/// Where the slot of an index is: the chunk in the upper bits, the place within it in the lower. Worked out
+/// once, when a slot is taken, and not on the way of every call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address(u32);
+
+impl Address {
+    /// None for an index beyond the last slot.
+    pub(super) fn of(index: u32) -> Option<Self> {
+        // With the size of the first four chunks added, the highest bit tells the size of the chunk, the two
+        // below it which of the four, and the rest the place.
+        let shifted = u64::from(index) + (1 << (FIRST + OF_ONE_SIZE));
+        let doublings = shifted.ilog2() - FIRST - OF_ONE_SIZE;
+        let size = FIRST + doublings;
+        let chunk = (u64::from(doublings) << OF_ONE_SIZE) + (shifted >> size) - (1 << OF_ONE_SIZE);
+        let place = shifted & ((1 << size) - 1);
+        u32::try_from(chunk << PLACE_BITS | place).ok().filter(|_| size <= PLACE_BITS).map(Self)
+    }
+
+    pub(super) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(super) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    #[inline]
+    const fn chunk(self) -> usize {
+        (self.0 >> PLACE_BITS) as usize
+    }
+
+    #[inline]
+    const fn place(self) -> usize {
+        (self.0 & ((1 << PLACE_BITS) - 1)) as usize
+    }
+}
+
 impl<T> Arena<T> {
     pub(super) fn new() -> Self {
         Self { chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
-    /// The slot of `index`; none where no chunk was made for it.
+    /// The slot at `address`; none where no chunk was made for it.
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&T> {
-        let (chunk, offset) = place(index);
-        self.chunks.get(chunk)?.get()?.get(offset)
+    pub(super) fn get(&self, address: Address) -> Option<&T> {
+        self.chunks.get(address.chunk())?.get()?.get(address.place())
     }
 
-    /// The slot of `index`, its chunk made with `make`, which is told the index of each, where there is none;
-    /// none beyond the last index.
-    pub(super) fn get_or_make(&self, index: u32, make: impl Fn(u32) -> T) -> Option<&T> {
-        let (chunk, offset) = place(index);
-        let first = index - u32::try_from(offset).ok()?;
-        let length = 1_u32 << (FIRST as usize + (chunk >> OF_ONE_SIZE));
-        let make = || (0..length).map(|nth| make(first.wrapping_add(nth))).collect();
-        self.chunks.get(chunk)?.get_or_init(make).get(offset)
+    /// The slot at `address`, its chunk made with `make`, which is told the address of each, where there is
+    /// none.
+    pub(super) fn get_or_make(&self, address: Address, make: impl Fn(Address) -> T) -> Option<&T> {
+        let first = address.0 & !((1 << PLACE_BITS) - 1);
+        let length = 1_u32 << (FIRST as usize + (address.chunk() >> OF_ONE_SIZE));
+        let make = || (first..first + length).map(|bits| make(Address(bits))).collect();
+        self.chunks.get(address.chunk())?.get_or_init(make).get(address.place())
     }
-}
-
-/// Which chunk, and where in it: with the size of the first four added, the highest bit tells the size, the
-/// two below it which of the four, and the rest the place. Shifts alone: this is on the way of every call.
-#[inline]
-fn place(index: u32) -> (usize, usize) {
-    let shifted = u64::from(index) + (1 << (FIRST + OF_ONE_SIZE));
-    let doublings = shifted.ilog2() - FIRST - OF_ONE_SIZE;
-    let size = FIRST + doublings;
-    let chunk = (u64::from(doublings) << OF_ONE_SIZE) + (shifted >> size) - (1 << OF_ONE_SIZE);
-    (to_usize(chunk), to_usize(shifted & ((1 << size) - 1)))
-}
-
-#[inline]
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "chunks are few, and a chunk that fits no memory is never made"
-)]
-fn to_usize(number: u64) -> usize {
-    number as usize
 }
 
 #[cfg(test)]
@@ -70,19 +87,31 @@ mod tests {
             if filled == 1 << (FIRST as usize + (chunk >> OF_ONE_SIZE)) {
                 (chunk, filled) = (chunk + 1, 0);
             }
-            assert_eq!(place(index), (chunk, filled), "{index}");
+            let address = Address::of(index).unwrap();
+            assert_eq!((address.chunk(), address.place()), (chunk, filled), "{index}");
             filled += 1;
         }
-        assert!(place(u32::MAX).0 < CHUNKS);
     }
 
     #[test]
-    fn a_slot_stays_where_it_was_made() {
+    fn the_last_index_fills_the_last_chunk() {
+        let last = (0..u32::BITS).rev().fold(0, |last, bit| match Address::of(last | 1 << bit) {
+            Some(_) => last | 1 << bit,
+            None => last,
+        });
+        let address = Address::of(last).unwrap();
+        assert_eq!((address.chunk(), address.place()), (CHUNKS - 1, (1 << PLACE_BITS) - 1));
+        assert!(268_000_000 < last && Address::of(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn a_slot_stays_where_it_was_made_and_knows_its_address() {
         let arena = Arena::new();
-        assert!(arena.get(100).is_none());
-        let made = arena.get_or_make(100, |index| index).unwrap();
-        arena.get_or_make(5_000, |index| index).unwrap();
-        assert!(std::ptr::eq(made, arena.get(100).unwrap()));
-        assert!([96, 100, 111, 5_000].map(|index| *arena.get(index).unwrap()) == [96, 100, 111, 5_000]);
+        let [early, late] = [100, 5_000].map(|index| Address::of(index).unwrap());
+        assert!(arena.get(early).is_none());
+        let made = arena.get_or_make(early, |address| address).unwrap();
+        arena.get_or_make(late, |address| address).unwrap();
+        assert!(std::ptr::eq(made, arena.get(early).unwrap()));
+        assert_eq!([early, late].map(|address| *arena.get(address).unwrap()), [early, late]);
     }
 }

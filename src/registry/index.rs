@@ -1,5 +1,6 @@
-//! Hash to slot.
+//! Hash to address.
 
+use super::arena::Address;
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
@@ -7,7 +8,7 @@ use std::sync::OnceLock;
 const FIRST: u32 = 6;
 /// Enough for all slots there can be.
 const TABLES: usize = 28;
-/// A cell that leads nowhere. No other is zero: it holds a slot's number, with one added.
+/// A cell that leads nowhere. No other is zero: it holds an address, with one added.
 const EMPTY: u64 = 0;
 
 /// Which slots may have a key, by its hash. Read without a lock, written by one at a time.
@@ -17,8 +18,8 @@ const EMPTY: u64 = 0;
 /// because of it, so that no search passes what is gone.
 ///
 /// ```text
-///   cell   63 …………………… 32   31 ………… 0
-///          │ hash       │   │ slot + 1 │
+///   cell   63 …………………… 32   31 ……………… 0
+///          │ hash       │   │ address + 1 │
 /// ```
 ///
 /// A reader may come by while cells move, or hold a table that was outgrown, and miss a key. It finds no
@@ -62,14 +63,14 @@ impl Index {
 
     /// What `look` sees first at the slots that may have the key.
     #[inline]
-    pub(super) fn find<T>(&self, tag: Tag, mut look: impl FnMut(u32) -> Option<T>) -> Option<T> {
+    pub(super) fn find<T>(&self, tag: Tag, mut look: impl FnMut(Address) -> Option<T>) -> Option<T> {
         let table = self.table()?;
         let mut at = tag.home(table);
         // Many cells are empty, but one that moves may be met again and again.
         for _ in 0..table.len() {
-            let (of, slot) = unpack(table.get(at)?.load(Ordering::Acquire))?;
+            let (of, address) = unpack(table.get(at)?.load(Ordering::Acquire))?;
             if of == tag {
-                if let Some(found) = look(slot) {
+                if let Some(found) = look(address) {
                     return Some(found);
                 }
             }
@@ -78,23 +79,23 @@ impl Index {
         None
     }
 
-    /// Leads to `slot` from now on. `taken` is how many cells are.
-    pub(super) fn insert(&self, tag: Tag, slot: u32, taken: u32) {
+    /// Leads to `address` from now on. `taken` is how many cells are.
+    pub(super) fn insert(&self, tag: Tag, address: Address, taken: u32) {
         let taken = u64::from(taken) + 1;
         if self.table().is_none_or(|table| 2 * (table.len() as u64) < 3 * taken) {
             self.grow((3 * taken).div_ceil(2));
         }
         if let Some(table) = self.table() {
-            put(table, pack(tag, slot));
+            put(table, pack(tag, address));
         }
     }
 
-    /// Leads to `slot` no longer.
-    pub(super) fn remove(&self, tag: Tag, slot: u32) {
+    /// Leads to `address` no longer.
+    pub(super) fn remove(&self, tag: Tag, address: Address) {
         let Some(table) = self.table() else {
             return;
         };
-        let gone = pack(tag, slot);
+        let gone = pack(tag, address);
         let mut hole = tag.home(table);
         while read(table, hole) != gone {
             if read(table, hole) == EMPTY {
@@ -166,15 +167,15 @@ fn write(table: &[AtomicU64], at: usize, cell: u64) {
     }
 }
 
-fn pack(Tag(tag): Tag, slot: u32) -> u64 {
-    u64::from(tag) << u32::BITS | (u64::from(slot) + 1)
+fn pack(Tag(tag): Tag, address: Address) -> u64 {
+    u64::from(tag) << u32::BITS | (u64::from(address.bits()) + 1)
 }
 
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
-fn unpack(cell: u64) -> Option<(Tag, u32)> {
-    let slot = (cell as u32).checked_sub(1)?;
-    Some((Tag::of(cell), slot))
+fn unpack(cell: u64) -> Option<(Tag, Address)> {
+    let bits = (cell as u32).checked_sub(1)?;
+    Some((Tag::of(cell), Address::from_bits(bits)))
 }
 
 #[cfg(all(test, not(reqwest_resilience_loom)))]
@@ -196,7 +197,7 @@ mod tests {
                 let tag = Tag::of((home + (round << 12)) << 32);
                 match (put, model.get(&tag.0).copied()) {
                     (true, None) => {
-                        let slot = slots.next().unwrap();
+                        let slot = Address::from_bits(slots.next().unwrap());
                         index.insert(tag, slot, u32::try_from(model.len()).unwrap());
                         model.insert(tag.0, slot);
                     }

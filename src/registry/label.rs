@@ -97,10 +97,10 @@ fn halves(key: KeyRef<'_>) -> (&[u8], &[u8]) {
 
 #[inline]
 fn reads(words: &[AtomicU64], text: &[u8]) -> bool {
-    let mut words = words.iter().map(|word| word.load(Ordering::Acquire));
+    let reads = |at: usize, text: u64| words.get(at).is_some_and(|word| word.load(Ordering::Acquire) == text);
     let chunks = text.chunks_exact(WORD);
-    let last = last_word(text, chunks.remainder());
-    chunks.map(word).all(|chunk| words.next() == Some(chunk)) && (last.is_none() || words.next() == last)
+    let (whole, last) = (chunks.len(), last_word(text, chunks.remainder()));
+    last.is_none_or(|last| reads(whole, last)) && chunks.enumerate().all(|(at, chunk)| reads(at, word(chunk)))
 }
 
 fn write(words: &[AtomicU64], text: &[u8]) {

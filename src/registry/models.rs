@@ -1,6 +1,7 @@
 //! Models of what a lookup reads without a lock.
 
 use super::{
+    arena::Address,
     index::{Index, Tag},
     label::Label,
 };
@@ -62,24 +63,28 @@ fn who_found_an_owner_sees_all_that_was_written_before_it() {
 /// Three keys whose search begins at the same cell.
 const TAGS: [Tag; 3] = [Tag::of(1 << 32), Tag::of(65 << 32), Tag::of(129 << 32)];
 
+const fn at(slot: u32) -> Address {
+    Address::from_bits(slot)
+}
+
 // Of these two models the reader is the thread that is spawned: loom goes back to the last access of a cell
 // alone, and a writer looks before it writes.
 
 #[test]
 fn a_search_meets_no_slot_that_was_not_put_there_while_cells_move() {
-    for (tag, allowed) in [(TAGS[0], [0, 3]), (TAGS[2], [2, 2])] {
+    for (tag, allowed) in [(TAGS[0], [at(0), at(3)]), (TAGS[2], [at(2), at(2)])] {
         model(move || {
             let index = Arc::new(Index::new());
             for (slot, tag) in (0..).zip(TAGS) {
-                index.insert(tag, slot, slot);
+                index.insert(tag, at(slot), slot);
             }
             let other = Arc::clone(&index);
             let reader = thread::spawn(move || other.find(tag, Some));
-            index.remove(TAGS[0], 0);
-            index.insert(TAGS[0], 3, 2);
+            index.remove(TAGS[0], at(0));
+            index.insert(TAGS[0], at(3), 2);
             let seen = reader.join().unwrap();
             assert!(seen.is_none_or(|slot| allowed.contains(&slot)), "{seen:?}");
-            assert_eq!(TAGS.map(|tag| index.find(tag, Some)), [Some(3), Some(1), Some(2)]);
+            assert_eq!(TAGS.map(|tag| index.find(tag, Some)), [3, 1, 2].map(|slot| Some(at(slot))));
         });
     }
 }
@@ -88,12 +93,12 @@ fn a_search_meets_no_slot_that_was_not_put_there_while_cells_move() {
 fn a_search_that_sees_a_larger_table_sees_what_was_moved_there() {
     model(|| {
         let index = Arc::new(Index::new());
-        index.insert(TAGS[0], 0, 0);
+        index.insert(TAGS[0], at(0), 0);
         let other = Arc::clone(&index);
         let reader = thread::spawn(move || other.find(TAGS[0], Some));
         // One more than fits the first table.
-        index.insert(TAGS[1], 1, 42);
-        assert_eq!(reader.join().unwrap(), Some(0), "it was there all along");
-        assert_eq!(index.find(TAGS[1], Some), Some(1));
+        index.insert(TAGS[1], at(1), 42);
+        assert_eq!(reader.join().unwrap(), Some(at(0)), "it was there all along");
+        assert_eq!(index.find(TAGS[1], Some), Some(at(1)));
     });
 }
