@@ -75,7 +75,7 @@ impl<'a> Permit<'a> {
     /// tell is handed back, to ride in the body.
     #[inline]
     pub(crate) fn settle(
-        self,
+        mut self,
         method: &Method,
         result: &reqwest_middleware::Result<Response>,
     ) -> Option<Aboard> {
@@ -85,23 +85,16 @@ impl<'a> Permit<'a> {
             Verdict::Failure => Outcome::Failure,
             Verdict::Ignore => Outcome::Ignored,
         };
-        let (shared, profile, Ticket { place, epoch }) = self.redeem();
+        let Self { shared, profile, ticket: Ticket { place, epoch }, .. } = self;
+        // The end of the duty. Before anything else may panic, or the circuit would be told twice.
+        self.stopwatch = None;
+        mem::forget(self);
         if shared.observe == Until::BodyEnd && outcome == Outcome::Success && result.is_ok() {
             let retry_after = wait_asked_for(result, profile);
             return Some(Aboard { shared: Arc::clone(shared), place: place.number, epoch, retry_after });
         }
         shared.settle(&place.circuit, epoch, outcome, || wait_asked_for(result, profile));
         None
-    }
-
-    /// The end of the duty: whoever has the parts now tells the circuit. Before anything else may panic, or
-    /// the circuit would be told twice.
-    #[inline]
-    fn redeem(mut self) -> (&'a Arc<Shared>, &'a Profile, Ticket<'a>) {
-        self.stopwatch = None;
-        let parts = (self.shared, self.profile, self.ticket);
-        mem::forget(self);
-        parts
     }
 
     #[inline]
