@@ -76,10 +76,11 @@ pub fn rejection(circuit_key: Arc<str>) -> Error {
 
 /// One budget, without a key, as a call and a retry meet it.
 #[derive(Debug)]
+#[repr(C)]
 pub struct LoneBudget {
-    cell: BudgetCell,
-    generation: u64,
     zero: Instant,
+    generation: u64,
+    cell: BudgetCell,
 }
 
 impl LoneBudget {
@@ -87,7 +88,7 @@ impl LoneBudget {
     #[must_use]
     pub fn new() -> Self {
         let cell = BudgetCell::new(BudgetRule::default());
-        Self { generation: cell.generation(), cell, zero: Instant::now() }
+        Self { zero: Instant::now(), generation: cell.generation(), cell }
     }
 
     /// A call was sent.

@@ -64,12 +64,13 @@ const GENERATION: u64 = 2 * BUCKETS as u64;
 /// more than a window. So whoever deposits for an owner that is gone writes a stamp that the new one does not
 /// count.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct BudgetCell {
-    rule: BudgetRule,
-    /// Nanoseconds of one bucket.
+    /// Nanoseconds of one bucket. Read by every deposit, so away from what every deposit writes.
     width: u64,
-    deposits: [AtomicU64; BUCKETS],
+    rule: BudgetRule,
     ledger: Mutex<Ledger>,
+    deposits: [AtomicU64; BUCKETS],
 }
 
 #[derive(Debug)]
