@@ -2,53 +2,41 @@
 //!
 //! `cargo bench --all-features --bench bulkhead`
 #![allow(missing_docs, reason = "criterion's macros make functions without")]
-#![allow(clippy::unwrap_used, reason = "a bench fails so")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a bench fails so")]
+
+mod support;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use futures::FutureExt;
 use http::Extensions;
 use http_body::{Body as HttpBody, Frame};
-use reqwest::{Body, Method, Request, Response};
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next, Result};
+use reqwest::{Body, Request, Response};
+use reqwest_middleware::{Middleware, Next, Result};
 use reqwest_resilience::{Bulkhead, Until};
 use std::{
     convert::Infallible,
     hint::black_box,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
+use support::{Noop, chain, requests, send, settings};
 use tokio::sync::Semaphore;
 
 /// Frames of the body whose reading is measured.
 const FRAMES: usize = 1_000;
 
-/// A layer that does nothing.
-struct Noop;
+/// Answers with a body of many frames.
+struct Streaming;
 
 #[async_trait::async_trait]
-impl Middleware for Noop {
-    async fn handle(
-        &self,
-        request: Request,
-        extensions: &mut Extensions,
-        next: Next<'_>,
-    ) -> Result<Response> {
-        next.run(request, extensions).await
-    }
-}
-
-/// The end of the chain: answers at once, with a body of so many frames.
-struct Well(usize);
-
-#[async_trait::async_trait]
-impl Middleware for Well {
+impl Middleware for Streaming {
     async fn handle(&self, _: Request, _: &mut Extensions, _: Next<'_>) -> Result<Response> {
-        Ok(http::Response::new(Body::wrap(Frames(self.0))).into())
+        Ok(http::Response::new(Body::wrap(Frames(FRAMES))).into())
     }
 }
 
-/// A body of small frames.
+/// So many small frames.
 struct Frames(usize);
 
 impl HttpBody for Frames {
@@ -67,37 +55,33 @@ impl HttpBody for Frames {
     }
 }
 
-fn client(layer: impl Middleware, frames: usize) -> ClientWithMiddleware {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    ClientBuilder::new(client).with(layer).with(Well(frames)).build()
-}
-
-fn call(client: &ClientWithMiddleware) -> Response {
-    let request = Request::new(Method::GET, "https://api.example.com/v1/items".parse().unwrap());
-    client.execute(request).now_or_never().unwrap().unwrap()
-}
-
 fn free_slot(c: &mut Criterion) {
     let semaphore = Semaphore::new(64);
+    let request = &requests(1)[0];
     let mut group = c.benchmark_group("free slot");
     group.bench_function("Semaphore::acquire", |bencher| {
         bencher.iter(|| drop(black_box(&semaphore).acquire().now_or_never().unwrap().unwrap()));
     });
+    let bulkhead = Bulkhead::per_origin(64).unwrap();
     for (name, client) in
-        [("no-op layer", client(Noop, 0)), ("Bulkhead layer", client(Bulkhead::per_origin(64).unwrap(), 0))]
+        [("no-op layer", chain(&[Arc::new(Noop)])), ("Bulkhead layer", chain(&[Arc::new(bulkhead)]))]
     {
-        group.bench_function(name, |bencher| bencher.iter(|| black_box(call(&client))));
+        group.bench_function(name, |bencher| bencher.iter(|| black_box(send(&client, request))));
     }
     group.finish();
 }
 
 fn body(c: &mut Criterion) {
     let watched = Bulkhead::builder().max_concurrent(64).hold(Until::BodyEnd).build().unwrap();
+    let request = &requests(1)[0];
     let mut group = c.benchmark_group(format!("{FRAMES} frames"));
-    for (name, client) in [("plain body", client(Noop, FRAMES)), ("watched body", client(watched, FRAMES))] {
+    for (name, client) in [
+        ("plain body", chain(&[Arc::new(Noop), Arc::new(Streaming)])),
+        ("watched body", chain(&[Arc::new(watched), Arc::new(Streaming)])),
+    ] {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                let mut response = call(&client);
+                let mut response = send(&client, request);
                 while let Some(chunk) = response.chunk().now_or_never().unwrap().unwrap() {
                     black_box(chunk);
                 }
@@ -109,7 +93,7 @@ fn body(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    config = settings();
     targets = free_slot, body
 }
 criterion_main!(benches);
