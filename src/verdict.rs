@@ -87,11 +87,7 @@ impl<'a> Attempt<'a> {
     #[inline]
     #[must_use]
     pub fn default_verdict(&self) -> Verdict {
-        match self.result {
-            Ok(response) if response.extensions().get::<FallbackMade>().is_some() => Verdict::Ignore,
-            Ok(response) => self.rule.judge_status(response.status(), self.elapsed),
-            Err(error) => self.rule.judge(error, self.elapsed),
-        }
+        self.rule.judge(self.result, self.elapsed)
     }
 }
 
@@ -109,12 +105,21 @@ pub(crate) struct OutcomeRule {
 
 impl OutcomeRule {
     #[inline]
+    pub(crate) fn judge(&self, result: &reqwest_middleware::Result<Response>, elapsed: Duration) -> Verdict {
+        match result {
+            Ok(response) if response.extensions().get::<FallbackMade>().is_some() => Verdict::Ignore,
+            Ok(response) => self.judge_status(response.status(), elapsed),
+            Err(error) => self.judge_error(error, elapsed),
+        }
+    }
+
+    #[inline]
     fn judge_status(&self, status: StatusCode, elapsed: Duration) -> Verdict {
         let slow = self.slow_call.is_some_and(|limit| limit < elapsed);
         if slow || self.failure_statuses.contains(status) { Verdict::Failure } else { Verdict::Success }
     }
 
-    fn judge(&self, error: &Error, elapsed: Duration) -> Verdict {
+    fn judge_error(&self, error: &Error, elapsed: Duration) -> Verdict {
         match error {
             Error::Reqwest(error) if error.is_builder() || error.is_redirect() => Verdict::Ignore,
             // A status in an error: a middleware below called `error_for_status`, and the origin did answer.
@@ -124,7 +129,7 @@ impl OutcomeRule {
             Error::Middleware(_) => match (Rejection::find(error), retried(error)) {
                 (Some(rejection), _) if rejection.is_unsent() => Verdict::Ignore,
                 (Some(_), _) => Verdict::Failure,
-                (None, Some(last)) => self.judge(last, elapsed),
+                (None, Some(last)) => self.judge_error(last, elapsed),
                 (None, None) => Verdict::Ignore,
             },
         }

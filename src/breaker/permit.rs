@@ -100,13 +100,10 @@ impl<'a> Permit<'a> {
     #[inline]
     fn judge(&self, method: &Method, result: &reqwest_middleware::Result<Response>) -> Verdict {
         let rule = &self.profile.rule;
-        let is_asked = |_: &_| rule.slow_call.is_some() || self.shared.classify.is_some();
-        let stopwatch = self.stopwatch.as_ref().filter(is_asked);
-        let elapsed = stopwatch.map_or(Duration::ZERO, |stopwatch| stopwatch.elapsed(&*self.shared.clock));
-        let attempt = Attempt::new(method, result, elapsed, rule);
         match &self.shared.classify {
-            Some(classify) => classify(&attempt),
-            None => attempt.default_verdict(),
+            Some(classify) => classify(&Attempt::new(method, result, self.elapsed(), rule)),
+            None if rule.slow_call.is_some() => rule.judge(result, self.elapsed()),
+            None => rule.judge(result, Duration::ZERO),
         }
     }
 

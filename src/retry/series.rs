@@ -224,11 +224,13 @@ impl<'a> Series<'a> {
     }
 
     fn is_retryable(&self, result: &Result<Response>) -> bool {
-        let elapsed = self.attempt_begun.map_or(Duration::ZERO, |begun| begun.elapsed());
-        let attempt = Attempt::new(&self.method, result, elapsed, &self.shared.rule);
+        let rule = &self.shared.rule;
         match &self.shared.retry_if {
-            Some(rule) => rule(&attempt),
-            None => attempt.default_verdict() == Verdict::Failure,
+            Some(retry_if) => {
+                let elapsed = self.attempt_begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+                retry_if(&Attempt::new(&self.method, result, elapsed, rule))
+            }
+            None => rule.judge(result, Duration::ZERO) == Verdict::Failure,
         }
     }
 
