@@ -111,7 +111,8 @@ impl Keying {
 /// any.
 ///
 /// A text with `://` is a URL and means the circuit of its origin; any other is a name. A text that is no key
-/// (empty, or a URL without host or known port) tracks the request in no circuit.
+/// (empty, or a URL without host or known port) tracks the request in no circuit. A circuit whose name is
+/// longer than 256 bytes is found under a lock.
 ///
 /// ```
 /// # async fn call(client: reqwest_middleware::ClientWithMiddleware) -> reqwest_middleware::Result<()> {

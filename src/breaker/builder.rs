@@ -140,7 +140,8 @@ impl CircuitBreakerBuilder {
         self
     }
 
-    /// Where decisions read the time: [`TokioClock`] by default.
+    /// Where decisions read the time: [`TokioClock`] by default. An open circuit whose wait is far from over
+    /// refuses by the clock's [`recent`](Clock::recent) time.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

@@ -26,7 +26,8 @@ use std::{fmt, sync::Arc, time::Duration};
 /// ```
 ///
 /// retries, exactly, for every ratio and under any concurrency; what is older than the window, in steps of a
-/// tenth, no longer counts. A call that was rejected funds nothing, so a long outage behind an open circuit
+/// tenth, no longer counts. In windows of a second and more, calls are dated by the clock's
+/// [`recent`](Clock::recent) time, which may be a few milliseconds early. A call that was rejected funds nothing, so a long outage behind an open circuit
 /// leaves no credit for a storm when it ends. By default a fifth of the calls, and 10 a second for those who
 /// call little, over 10 seconds, for each origin.
 ///
@@ -235,8 +236,9 @@ impl RetryBudgetBuilder {
         self
     }
 
-    /// The most budgets kept, at least 1: 10,000 by default. When they are all taken, a new key is given that
-    /// of one with nothing in its window; where there is none, its calls are not retried.
+    /// The most budgets kept, at least 1: 10,000 by default. One takes some 480 bytes. When they are all taken,
+    /// a new key is given that of one with nothing in its window; where there is none, its calls are not
+    /// retried.
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = max_keys;
         self
