@@ -112,7 +112,7 @@ impl Keying {
 ///
 /// A text with `://` is a URL and means the circuit of its origin; any other is a name. A text that is no key
 /// (empty, or a URL without host or known port) tracks the request in no circuit. A circuit whose name is
-/// longer than 256 bytes is found under a lock.
+/// longer than 4 KiB is found under a lock.
 ///
 /// ```
 /// # async fn call(client: reqwest_middleware::ClientWithMiddleware) -> reqwest_middleware::Result<()> {

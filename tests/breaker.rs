@@ -27,7 +27,7 @@ use std::{
     },
     time::Duration,
 };
-use support::{Held, KEY, Log, Reply, Saw, Transport, URL, call, chain, plain_client, state};
+use support::{Held, KEY, Lagging, Log, Reply, Saw, Transport, URL, call, chain, plain_client, state};
 use tokio::{
     sync::{Barrier, Semaphore},
     task::JoinSet,
@@ -1177,4 +1177,32 @@ async fn reset_all_resets_every_circuit() {
     let names = lab.event_names();
     assert_eq!(names[names.len() - 2..], ["circuit.reset"; 2]);
     assert_eq!(lab.send(200).await, Saw::Status(200));
+}
+
+#[tokio::test]
+async fn a_clock_that_lags_delays_no_probe_and_tells_nobody_to_wait_longer_than_the_circuit_is_open() {
+    let (clock, lag) = (ManualClock::new(), ms(10));
+    let lab =
+        Lab::over(Transport::answering(200), |breaker| breaker.clock(Lagging { clock: clock.clone(), lag }));
+    lab.trip().await;
+    assert_eq!(lab.refused().await, Some(WAIT), "not more");
+    clock.advance(ms(100));
+    assert_eq!(lab.refused().await, Some(ms(210)), "never too short, and too long by no more than the lag");
+    clock.advance(ms(200) - A_NANO);
+    assert_eq!(lab.refused().await, Some(A_NANO), "to the point when it is near");
+    clock.advance(A_NANO);
+    assert_eq!(lab.send(200).await, Saw::Status(200), "the probe");
+}
+
+#[tokio::test]
+async fn a_circuit_opens_for_as_long_as_it_is_set_to_where_the_clock_lags() {
+    let clock = ManualClock::new();
+    let lab = Lab::over(Transport::answering(200), |breaker| {
+        breaker.clock(Lagging { clock: clock.clone(), lag: ms(10) })
+    });
+    lab.trip_and_wait().await;
+    assert_eq!(lab.refused().await, Some(WAIT), "another clock was moved");
+    clock.advance(WAIT);
+    assert_eq!(lab.send(503).await, Saw::Status(503), "the probe");
+    assert_eq!(lab.refused().await, Some(WAIT), "not from before it opened again");
 }

@@ -22,7 +22,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use support::{KEY, Log, Look, Reply, Saw, Transport, URL, call, refused, stack, state, timed_out};
+use support::{KEY, Lagging, Log, Look, Reply, Saw, Transport, URL, call, refused, stack, state, timed_out};
 use tokio::time::{advance, timeout};
 
 const NANO: Duration = Duration::from_nanos(1);
@@ -635,4 +635,21 @@ proptest! {
             .unwrap()
             .block_on(compare(rule, steps));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_lags_loses_no_call_and_none_counts_for_longer() {
+    let (clock, lag) = (ManualClock::new(), 10 * MILLI);
+    for window in [10 * MILLI, SECOND] {
+        let clock = Lagging { clock: clock.clone(), lag };
+        let budget = RetryBudget::builder().ratio(1.0).min_per_second(0).window(window).clock(clock);
+        let budget = budget.build().unwrap();
+        assert_eq!(drain(&budget, URL).await, 1, "its own, in {window:?}");
+        assert_eq!(drain(&budget, URL).await, 1);
+    }
+    let budget = RetryBudget::builder().ratio(1.0).min_per_second(0).window(SECOND);
+    let budget = budget.clock(Lagging { clock: clock.clone(), lag }).build().unwrap();
+    assert_eq!(ask(&budget, URL, 0).await, 0, "saves one");
+    clock.advance(SECOND);
+    assert_eq!(drain(&budget, URL).await, 1, "its own alone");
 }

@@ -19,7 +19,7 @@ use reqwest_resilience::{
     CircuitBreaker, CircuitMode, CircuitSettings, CircuitState, ManualClock, Rejection, Trip, Verdict,
 };
 use std::{future::Future, pin::Pin, time::Duration};
-use support::{Held, KEY, Transport, URL, chain};
+use support::{Held, KEY, Lagging, Transport, URL, chain};
 
 /// A status that the rule of this test ignores.
 const IGNORED: u16 = 299;
@@ -309,6 +309,9 @@ struct Out {
     admitted: Option<u64>,
 }
 
+/// By how much the cheap hand of the clock lags.
+const LAG: Duration = Duration::from_millis(10);
+
 fn live(rules: Rules, steps: Vec<Step>) -> std::result::Result<(), TestCaseError> {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder()
@@ -317,7 +320,7 @@ fn live(rules: Rules, steps: Vec<Step>) -> std::result::Result<(), TestCaseError
             Ok(response) if response.status() == IGNORED => Verdict::Ignore,
             _ => attempt.default_verdict(),
         })
-        .clock(clock.clone())
+        .clock(Lagging { clock: clock.clone(), lag: LAG })
         .build()
         .unwrap();
     let transport = Transport::answering(200);
@@ -336,7 +339,12 @@ fn live(rules: Rules, steps: Vec<Step>) -> std::result::Result<(), TestCaseError
                 match model.call() {
                     Sent::Refused => {
                         let error = answer.expect("a rejection comes at once").unwrap_err();
-                        prop_assert!(Rejection::find(&error).is_some_and(Rejection::is_unsent));
+                        let told = match Rejection::find(&error) {
+                            Some(Rejection::CircuitOpen { retry_after, .. }) => *retry_after,
+                            _ => return Err(TestCaseError::fail(error.to_string())),
+                        };
+                        let exact = model.retry_after();
+                        prop_assert!(exact <= told && told <= exact.map(|exact| exact + LAG), "{told:?}");
                         prop_assert!(held.is_none(), "a rejected call was sent");
                     }
                     Sent::Sent(admitted) => {

@@ -2,12 +2,26 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::{
+    iter::repeat_with,
     sync::LazyLock,
     time::{Duration, Instant},
 };
 
-/// One point in time as both tell it. The `Instant` is read first, so that nothing told here is ahead of it.
-static ZERO: LazyLock<(Instant, Duration)> = LazyLock::new(|| (Instant::now(), read(ClockId::Monotonic)));
+/// One point in time as both tell it: the `Instant`, and the same since the machine was started.
+static ZERO: LazyLock<(Instant, Duration)> = LazyLock::new(|| {
+    let (_, instant, monotonic) = repeat_with(compare).take(TRIES).min().unwrap_or_else(compare);
+    (instant, monotonic)
+});
+
+/// How often the two clocks are compared. Whatever came between the readings would be a lag for good.
+const TRIES: usize = 8;
+
+/// Both clocks, and how long it took to read them. The `Instant` first: so nothing told here is ahead of it.
+fn compare() -> (Duration, Instant, Duration) {
+    let instant = Instant::now();
+    let monotonic = read(ClockId::Monotonic);
+    (instant.elapsed(), instant, monotonic)
+}
 
 /// The time of the last tick. Kernels tick every 1 to 10 milliseconds.
 #[inline]

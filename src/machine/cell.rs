@@ -97,16 +97,21 @@ impl CircuitCell {
         }
     }
 
-    /// Takes what a call brings back, whoever owns the place now.
+    /// Takes what a call brings back, whoever owns the place now. What an earlier owner admitted counts
+    /// nowhere, and has no name to be reported by.
     pub(crate) fn settle(&self, call: Settlement, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
-        let _ = self.with_circuit(|circuit| circuit.settle(call, at, journal));
+        let circuit = lock(&self.circuit);
+        if self.birth.load(Ordering::Relaxed) <= call.epoch {
+            let _ = self.change(circuit, |circuit| circuit.settle(call, at, journal));
+        }
     }
 
     /// Runs `change` on the circuit of the owner `birth`; `None`: the place has gone to another.
     #[inline]
     pub(crate) fn with_owner<T>(&self, birth: u64, change: impl FnOnce(&mut Circuit) -> T) -> Option<T> {
         let circuit = lock(&self.circuit);
-        if circuit.as_ref().is_none_or(|circuit| circuit.birth() != birth) {
+        // Relaxed: ordered by the lock.
+        if self.birth.load(Ordering::Relaxed) != birth {
             return None;
         }
         self.change(circuit, change)
@@ -131,7 +136,7 @@ impl CircuitCell {
     /// Gives the vacant place to a new circuit.
     pub(crate) fn occupy(&self, circuit: Circuit) {
         let mut place = lock(&self.circuit);
-        self.birth.store(circuit.birth(), Ordering::Relaxed);
+        self.birth.store(circuit.epoch(), Ordering::Relaxed);
         self.publish(circuit.word());
         *place = Some(circuit);
     }

@@ -20,16 +20,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// By how much a clock that lags may be behind.
-const LAG: Duration = Duration::from_millis(20);
+/// A clock that lags is less behind than this, on a machine in trouble too.
+const LAG: Duration = Duration::from_millis(100);
 
 /// One circuit. Its states are drawn at [`CircuitBreaker`](crate::CircuitBreaker).
 #[derive(Debug)]
 pub(crate) struct Circuit {
     key: Arc<str>,
     policy: Arc<CircuitPolicy>,
-    /// The first epoch of this owner of the place.
-    birth: u64,
     epoch: u64,
     mode: CircuitMode,
     phase: Phase,
@@ -45,6 +43,7 @@ enum Phase {
         consecutive: u32,
     },
     Open {
+        since: Tick,
         until: Tick,
     },
     HalfOpen {
@@ -69,7 +68,6 @@ impl Circuit {
     pub(crate) fn new(key: Arc<str>, policy: Arc<CircuitPolicy>, birth: u64) -> Self {
         Self {
             key,
-            birth,
             epoch: birth,
             mode: policy.mode,
             phase: Phase::Closed { consecutive: 0 },
@@ -79,9 +77,9 @@ impl Circuit {
         }
     }
 
-    /// The first epoch of this owner of the place.
-    pub(crate) fn birth(&self) -> u64 {
-        self.birth
+    /// The present epoch.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Asks for one call.
@@ -98,7 +96,7 @@ impl Circuit {
         self.end_wait(at, journal);
         let retry_after = match &mut self.phase {
             Phase::Closed { .. } => return Ok(Passage::Observed { epoch: self.epoch }),
-            Phase::Open { until } => Some(until.since(at.now)),
+            Phase::Open { until, .. } => Some(until.since(at.now)),
             Phase::HalfOpen { in_flight, passed, youngest } => {
                 if self.policy.has_free_slot(*in_flight, *passed) {
                     *in_flight += 1;
@@ -124,8 +122,12 @@ impl Circuit {
         journal: &mut Vec<CircuitEvent>,
     ) -> Option<Refusal> {
         match self.phase {
-            Phase::Open { until } if self.mode == CircuitMode::Enforcing && recently.after(LAG) < until => {
-                Some(self.refuse(Some(until.since(recently)), recently, journal))
+            Phase::Open { since, until }
+                if self.mode == CircuitMode::Enforcing && recently.after(LAG) < until =>
+            {
+                // Not from before it opened: what is left is never more than the whole wait.
+                let now = recently.max(since);
+                Some(self.refuse(Some(until.since(now)), now, journal))
             }
             _ => None,
         }
@@ -137,9 +139,8 @@ impl Circuit {
             self.end_lease(at, journal);
         }
         if call.epoch != self.epoch {
-            // An ignored outcome would have counted nowhere, and what an earlier owner of the place admitted
-            // has no name to be reported by.
-            if call.outcome != Outcome::Ignored && self.birth <= call.epoch {
+            // An ignored outcome would have counted nowhere.
+            if call.outcome != Outcome::Ignored {
                 journal.push(CircuitEvent::StaleOutcome {
                     circuit_key: Arc::clone(&self.key),
                     epoch: self.epoch,
@@ -223,7 +224,7 @@ impl Circuit {
                 let blank = consecutive == 0 && calls == 0 && self.outage.rejected == 0;
                 Some(if blank { Expendable::Fresh } else { Expendable::Counted })
             }
-            Phase::Open { until } => (until <= now).then_some(Expendable::WaitOver),
+            Phase::Open { until, .. } => (until <= now).then_some(Expendable::WaitOver),
             Phase::HalfOpen { in_flight: 0, .. } => Some(Expendable::WaitOver),
             // A probe that hangs for good must not hold the slot for good.
             Phase::HalfOpen { youngest, .. } => {
@@ -248,7 +249,7 @@ impl Circuit {
     pub(crate) fn snapshot(&mut self, now: Tick, zero: Instant) -> CircuitSnapshot {
         let (consecutive_failures, retry_after, probes_in_flight) = match self.phase {
             Phase::Closed { consecutive } => (consecutive, None, 0),
-            Phase::Open { until } => (0, Some(until.since(now)), 0),
+            Phase::Open { until, .. } => (0, Some(until.since(now)), 0),
             Phase::HalfOpen { in_flight, passed, .. } => {
                 let free = self.policy.has_free_slot(in_flight, passed);
                 (0, free.then_some(Duration::ZERO), u32::from(in_flight))
@@ -331,7 +332,7 @@ impl Circuit {
     #[inline]
     fn end_wait(&mut self, at: &Moment<'_>, journal: &mut Vec<CircuitEvent>) {
         match self.phase {
-            Phase::Open { until } if until <= at.now => {}
+            Phase::Open { until, .. } if until <= at.now => {}
             _ => return,
         }
         self.phase = Phase::HalfOpen { in_flight: 0, passed: 0, youngest: at.now };
@@ -358,7 +359,7 @@ impl Circuit {
             self.outage.reopenings = self.outage.reopenings.saturating_add(1);
         }
         let open_for = self.policy.wait(self.outage.reopenings, retry_after, (at.chance)());
-        self.phase = Phase::Open { until: cause.since.after(open_for) };
+        self.phase = Phase::Open { since: cause.since, until: cause.since.after(open_for) };
         self.epoch = at.epochs.next();
         journal.push(CircuitEvent::Opened {
             circuit_key: Arc::clone(&self.key),

@@ -6,12 +6,12 @@ use crate::{
 };
 use std::sync::OnceLock;
 
-/// Words of text beside the numbers: with them they fill one cache line.
-const NEAR: usize = 6;
-/// Words for longer text, made when the first one comes. In all as much as the longest name of a host.
-const FAR: usize = 26;
+/// Words of text in a stretch. The first one, with the numbers beside it, fills a cache line.
+const WORDS: usize = 6;
 const WORD: usize = size_of::<u64>();
-/// The head of a key that does not fit. No key that does has this one: it would be too long.
+/// A longer text is not written. No name of a host comes near it.
+const LONGEST: usize = 4_096;
+/// The head of a key that is not written. No key that is has this one: it would be too long.
 const UNWRITTEN: u64 = u64::MAX;
 
 /// Who owns a slot, and under which key: what a lookup compares with, without a lock.
@@ -30,20 +30,22 @@ const UNWRITTEN: u64 = u64::MAX;
 pub(super) struct Label {
     /// 0: nobody.
     owner: AtomicU64,
-    /// What is not text.
+    /// The length of the text, and what is not text.
     head: AtomicU64,
-    near: [AtomicU64; NEAR],
-    far: OnceLock<Box<[AtomicU64; FAR]>>,
+    text: Stretch,
+}
+
+/// A part of a text, and the rest of it. What was made for a long text stays for the next one.
+#[derive(Debug)]
+#[repr(C)]
+struct Stretch {
+    words: [AtomicU64; WORDS],
+    rest: OnceLock<Box<Self>>,
 }
 
 impl Label {
     pub(super) fn blank() -> Self {
-        Self {
-            owner: AtomicU64::new(0),
-            head: AtomicU64::new(0),
-            near: std::array::from_fn(|_| AtomicU64::new(0)),
-            far: OnceLock::new(),
-        }
+        Self { owner: AtomicU64::new(0), head: AtomicU64::new(0), text: Stretch::blank() }
     }
 
     /// The owner, if its key is `key`.
@@ -53,8 +55,8 @@ impl Label {
         if owner == 0 || self.head.load(Ordering::Acquire) != key.head() {
             return None;
         }
-        let (near, far) = halves(key);
-        if !reads(&self.near, near) || !(far.is_empty() || reads(&**self.far.get()?, far)) {
+        let (text, rest) = first_stretch(key.text.as_bytes());
+        if !reads(&self.text.words, text) || !(rest.is_empty() || self.text.goes_on(rest)) {
             return None;
         }
         (self.owner.load(Ordering::Relaxed) == owner).then_some(owner)
@@ -70,29 +72,55 @@ impl Label {
         self.owner.store(0, Ordering::Relaxed);
     }
 
-    /// Writes the key of a new owner over that of one that was cleared. One at a time. A key that does not
-    /// fit is not written: it is compared where newcomers are.
+    /// Writes the key of a new owner over that of one that was cleared. One at a time. A key that is too long
+    /// is compared where newcomers are.
     pub(super) fn write(&self, key: KeyRef<'_>, owner: u64) {
-        let (near, far) = halves(key);
-        if FAR * WORD < far.len() {
-            self.head.store(UNWRITTEN, Ordering::Release);
-        } else {
+        if key.text.len() <= LONGEST {
             self.head.store(key.head(), Ordering::Release);
-            write(&self.near, near);
-            if !far.is_empty() {
-                let words = || Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
-                write(&**self.far.get_or_init(words), far);
-            }
+            self.text.write(key.text.as_bytes());
+        } else {
+            self.head.store(UNWRITTEN, Ordering::Release);
         }
         self.owner.store(owner, Ordering::Release);
     }
 }
 
-/// The text of a key: what goes beside the numbers, and what is left.
+impl Stretch {
+    fn blank() -> Self {
+        Self { words: std::array::from_fn(|_| AtomicU64::new(0)), rest: OnceLock::new() }
+    }
+
+    fn write(&self, text: &[u8]) {
+        let (text, mut rest) = first_stretch(text);
+        write(&self.words, text);
+        let mut stretch = self;
+        while !rest.is_empty() {
+            let text;
+            (text, rest) = first_stretch(rest);
+            stretch = stretch.rest.get_or_init(|| Box::new(Self::blank()));
+            write(&stretch.words, text);
+        }
+    }
+
+    /// Whether the stretches after this one read `rest`.
+    fn goes_on(&self, mut rest: &[u8]) -> bool {
+        let mut stretch = self;
+        while !rest.is_empty() {
+            let text;
+            (text, rest) = first_stretch(rest);
+            match stretch.rest.get() {
+                Some(next) if reads(&next.words, text) => stretch = next,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+/// What of a text fits one stretch, and what is left.
 #[inline]
-fn halves(key: KeyRef<'_>) -> (&[u8], &[u8]) {
-    let text = key.text.as_bytes();
-    text.split_at(text.len().min(NEAR * WORD))
+fn first_stretch(text: &[u8]) -> (&[u8], &[u8]) {
+    text.split_at(text.len().min(WORDS * WORD))
 }
 
 #[inline]
@@ -136,7 +164,7 @@ mod tests {
     #[test]
     fn a_label_is_found_by_the_key_that_was_written_on_it_and_by_no_other() {
         let long = "n".repeat(256);
-        let hosts = [1, 7, 8, 9, 47, 48, 49, 56, 63, 64, 200].map(|length| "h".repeat(length));
+        let hosts = [1, 7, 8, 9, 47, 48, 49, 56, 63, 64, 96, 97, 200].map(|length| "h".repeat(length));
         let mut texts = vec!["http://h".to_owned(), "h".to_owned(), "http://h:81".to_owned(), long.clone()];
         for host in &hosts {
             texts.extend([host.clone(), format!("https://{host}"), format!("https://{host}x")]);
@@ -161,9 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_does_not_fit_is_not_written() {
-        let (label, key) = (Label::blank(), Key::parse(&"n".repeat(257)).unwrap());
-        label.write(key.as_ref(), 1);
-        assert_eq!(label.owner(key.as_ref()), None);
+    fn a_key_that_is_too_long_is_not_written() {
+        for (length, owner) in [(LONGEST, Some(1)), (LONGEST + 1, None)] {
+            let (label, key) = (Label::blank(), Key::parse(&"n".repeat(length)).unwrap());
+            label.write(key.as_ref(), 1);
+            assert_eq!(label.owner(key.as_ref()), owner);
+        }
     }
 }

@@ -12,11 +12,13 @@
 )]
 #![allow(clippy::mod_module_files, reason = "`tests/support.rs` would be a test of its own")]
 
+mod clock;
 mod layers;
 mod log;
 mod server;
 mod transport;
 
+pub use clock::Lagging;
 pub use layers::{Look, stack};
 pub use log::{Line, Log};
 pub use server::{Conversation, Server};
