@@ -641,9 +641,9 @@ proptest! {
 async fn a_clock_that_lags_loses_no_call_and_none_counts_for_longer() {
     let (clock, lag) = (ManualClock::new(), 10 * MILLI);
     for window in [10 * MILLI, SECOND] {
-        let clock = Lagging { clock: clock.clone(), lag };
-        let budget = RetryBudget::builder().ratio(1.0).min_per_second(0).window(window).clock(clock);
-        let budget = budget.build().unwrap();
+        let budget = RetryBudget::builder().ratio(1.0).min_per_second(0).window(window);
+        let budget = budget.clock(Lagging { clock: clock.clone(), lag }).build().unwrap();
+        clock.advance(SECOND);
         assert_eq!(drain(&budget, URL).await, 1, "its own, in {window:?}");
         assert_eq!(drain(&budget, URL).await, 1);
     }
