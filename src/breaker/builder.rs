@@ -116,7 +116,7 @@ impl CircuitBreakerBuilder {
     }
 
     /// The most circuits kept, at least 1: 10,000 by default. One takes some 350 bytes, some 460 with a
-    /// failure rate.
+    /// failure rate; hosts of more than 48 bytes take 64 more for each further 48.
     ///
     /// When they are all taken, a new key is given the place of a circuit that was not used lately and
     /// protects nobody: best one that nobody could tell from a new one, then a closed one with something

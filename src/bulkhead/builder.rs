@@ -68,8 +68,9 @@ impl BulkheadBuilder {
         self
     }
 
-    /// The most keys kept, at least 1: 10,000 by default. One takes some 350 bytes. When they are all taken, a
-    /// new key is given the place of one with no call in flight; where there is none, its calls pass.
+    /// The most keys kept, at least 1: 10,000 by default. One takes some 350 bytes (a longer host
+    /// more, as in [`max_circuits`](crate::CircuitBreakerBuilder::max_circuits)). When they are all taken, a new
+    /// key is given the place of one with no call in flight; where there is none, its calls pass.
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = max_keys;
         self

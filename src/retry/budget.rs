@@ -236,9 +236,9 @@ impl RetryBudgetBuilder {
         self
     }
 
-    /// The most budgets kept, at least 1: 10,000 by default. One takes some 480 bytes. When they are all taken,
-    /// a new key is given that of one with nothing in its window; where there is none, its calls are not
-    /// retried.
+    /// The most budgets kept, at least 1: 10,000 by default. One takes some 480 bytes (a longer host
+    /// more, as in [`max_circuits`](crate::CircuitBreakerBuilder::max_circuits)). When they are all taken, a new
+    /// key is given that of one with nothing in its window; where there is none, its calls are not retried.
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = max_keys;
         self

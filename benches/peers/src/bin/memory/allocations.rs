@@ -52,6 +52,12 @@ pub(crate) fn of_a_healthy_call(ratios: &mut Ratios) {
     reference("no-op layer", added(&|chain| chain.with(Noop)));
     let theirs = |chain: ClientBuilder| chain.with(RetryTransientMiddleware::new_with_policy(policy));
     reference("reqwest-retry", added(&theirs));
+    let all_five = |chain: ClientBuilder| {
+        let chain = chain.with(Fallback::to_origin("https://backup.example.com").unwrap());
+        let chain = chain.with(Deadline::after(second)).with(Retry::default());
+        chain.with(CircuitBreaker::default()).with(Bulkhead::per_origin(64).unwrap())
+    };
+    reference("all five of ours", added(&all_five));
     let mut judge = |name: &str, adds: u64, may_add: u64| {
         println!("{name:<36}{adds:>8}{may_add:>10}");
         ratios.note(format!("allocations-{name}"), adds as f64, may_add as f64);

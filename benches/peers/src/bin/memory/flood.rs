@@ -181,9 +181,27 @@ pub(crate) fn of_origins(runtime: &Runtime, ratios: &mut Ratios) {
     );
     let rate = || CircuitBreaker::builder().defaults(|circuit| circuit.trip(Trip::failure_rate(0.5)));
     flood("circuits", ratios, || Circuits::of(CircuitBreaker::builder()));
+    long_hosts(ratios);
     flood("circuits-failure-rate", ratios, || Circuits::of(rate()));
     flood("budgets", ratios, || Budgets::flooded(runtime));
     flood("bulkheads", ratios, Gates::flooded);
+}
+
+/// Up to the cap alone: hosts of 80 bytes, as some load balancers have.
+fn long_hosts(ratios: &mut Ratios) {
+    let answer = answer(200);
+    let breaker = CircuitBreaker::builder().max_circuits(CAP).build().unwrap();
+    let live = measure(|| {
+        for nth in 0..CAP {
+            let host = format!("service-{nth:06}.{}.example.com", "internal-".repeat(5));
+            let url = format!("https://{host:x<80}/v1/items").parse().unwrap();
+            call(&breaker, &Request::new(Method::GET, url), &answer).unwrap();
+        }
+    });
+    assert_eq!(breaker.snapshots().len(), CAP);
+    let per_circuit = live.bytes_current as f64 / CAP as f64;
+    println!("with hosts of 80 bytes: {per_circuit:.1} B a circuit");
+    ratios.note("circuits-long-hosts-bytes", per_circuit, 512.0);
 }
 
 fn flood<'a>(name: &str, ratios: &mut Ratios, registry: impl Fn() -> Box<dyn Registry + 'a>) {
