@@ -137,6 +137,8 @@ fn per_call(path: &str) -> Result<f64, String> {
 /// The instructions of a whole process that goes `path` so many times.
 fn count(path: &str, calls: u32) -> Result<u32, String> {
     let output = Command::new("valgrind")
+        // With it set, making an error would be making a backtrace.
+        .env("RUST_BACKTRACE", "0")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(env::current_exe().unwrap())
         .args([COUNTED, path, &calls.to_string()])
