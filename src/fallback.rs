@@ -188,13 +188,32 @@ impl Middleware for Fallback {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let mut sent = Sent::of(&request, extensions);
         let begun = self.when.as_ref().map(|_| Instant::now());
-        let result = next.clone().run(request, extensions).await;
-        let elapsed = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
-        let Some(reason) = self.reason(&sent, elapsed, &result) else {
-            return result;
+        let (sent, sending) = {
+            // In a scope of its own: what is borrowed would else be kept in the future a second time.
+            let request = request;
+            (Sent::of(&request, extensions), next.clone().run(request, &mut *extensions))
         };
+        let result = sending.await;
+        let elapsed = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        match self.reason(&sent, elapsed, &result) {
+            None => result,
+            // In a box, so that a call that goes well is not made larger by it.
+            Some(reason) => Box::pin(self.answer(sent, reason, result, extensions, next)).await,
+        }
+    }
+}
+
+impl Fallback {
+    /// What the caller gets instead of `result`.
+    async fn answer(
+        &self,
+        mut sent: Sent,
+        reason: &'static str,
+        result: Result<Response>,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
         let origin = sent.origin();
         let copy = sent.copy.take();
         match &self.answer {

@@ -86,7 +86,8 @@ impl Gate {
             Ok(slot) => Ok(Entry { slot, waited: None }),
             // Not of the owner's calls, but of the one who takes the gate from it.
             Err(_) if self.generation.has_gone(generation) => Err(Refused::Gone),
-            Err(_) => self.queue(limits, deadline, queue_time).await,
+            // In a box, so that a call that finds a slot is not made larger by it.
+            Err(_) => Box::pin(self.queue(limits, deadline, queue_time)).await,
         };
         // Who holds a slot keeps the gate from changing hands, so that now is the time to look.
         if self.generation.has_gone(generation) { Err(Refused::Gone) } else { entry }

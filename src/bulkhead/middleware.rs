@@ -28,11 +28,11 @@ impl Middleware for Bulkhead {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let (gate, slot) = match self.shared.enter(&request, extensions).await {
-            Ok(None) => return next.run(request, extensions).await,
+        let held = match self.shared.enter(&request, extensions).await {
+            Ok(None) => None,
             Ok(Some((gate, Entry { slot, waited }))) => {
                 QueuedFor::add(waited.unwrap_or_default(), extensions);
-                (gate, slot)
+                Some((gate, slot))
             }
             Err(rejection) => {
                 if let Rejection::BulkheadFull { waited, .. } = rejection {
@@ -41,15 +41,17 @@ impl Middleware for Bulkhead {
                 return Err(rejection.into());
             }
         };
-        if self.shared.hold == Until::Headers {
-            let result = next.run(request, extensions).await;
-            drop(slot);
-            return result;
-        }
         let method = request.method().clone();
-        let response = next.run(request, extensions).await?;
-        slot.forget();
-        Ok(watch(&method, response, HeldSlot(Arc::clone(gate.slots()))))
+        let mut result = next.run(request, extensions).await;
+        match held {
+            Some((gate, slot)) if self.shared.hold == Until::BodyEnd && result.is_ok() => {
+                slot.forget();
+                let slot = HeldSlot(Arc::clone(gate.slots()));
+                result = result.map(|response| watch(&method, response, slot));
+            }
+            held => drop(held),
+        }
+        result
     }
 }
 
