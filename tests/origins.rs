@@ -514,3 +514,20 @@ async fn a_text_that_is_no_key_finds_nothing_and_makes_nothing() {
     }
     assert_eq!(keys(&breaker), [""; 0]);
 }
+
+#[tokio::test]
+async fn a_name_of_any_length_is_one_circuit_and_no_other_of_that_length() {
+    for length in [2, 8, 47, 48, 49, 96, 97, 4_096, 4_097, 100_000] {
+        let (breaker, _, client) = touchy_chain(Scope::Origin, 503);
+        let name = "n".repeat(length);
+        let others = [format!("x{}", &name[1..]), format!("{}x", &name[1..])];
+        assert_eq!(call_under(&client, &name).await, Saw::Status(503), "{length}");
+        assert_eq!(call_under(&client, &name).await, Saw::Rejected, "{length}");
+        assert_eq!(state(&breaker, &name), CircuitState::Open, "{length}");
+        for other in others {
+            assert!(breaker.snapshot(&other).is_none(), "{length}");
+            assert_eq!(call_under(&client, &other).await, Saw::Status(503), "{length}");
+        }
+        assert_eq!(breaker.snapshots().len(), 3, "{length}");
+    }
+}
