@@ -434,3 +434,26 @@ async fn ten_thousand_circuits_are_kept_unless_said_otherwise() {
     assert_eq!(state(&breaker, "http://h10099"), CircuitState::Closed);
     assert_eq!(breaker.snapshot("http://h0"), None);
 }
+
+#[tokio::test]
+async fn a_place_that_changes_hands_has_the_rules_of_its_new_owner() {
+    let [own, plain] = ["http://own.example.com/", "http://plain.example.com/"];
+    let breaker = CircuitBreaker::builder()
+        .defaults(|circuit| circuit.trip(Trip::consecutive(1)))
+        .origin(own, |circuit| circuit.failure_statuses([404]).open_for(Duration::ZERO))
+        .max_circuits(1)
+        .build()
+        .unwrap();
+    let transport = Transport::answering(200);
+    let client = chain(&breaker, &transport);
+    for (url, opens) in [(own, true), (plain, false), (own, true)] {
+        transport.answer(200);
+        // The owner was used lately, which spares it once.
+        for _ in 0..2 {
+            call(&client, url).await;
+        }
+        transport.answer(404);
+        call(&client, url).await;
+        assert_eq!(state(&breaker, url) == CircuitState::Open, opens, "{url}");
+    }
+}
