@@ -70,7 +70,7 @@ impl Shared {
             let mut made = None;
             let key = self.keying.key(request, &mut made);
             let found = key.and_then(|key| self.find(key, has_moved));
-            let Some(Found { resident: gate, tenancy, .. }) = found else {
+            let Some(Found { resident: gate, tenancy }) = found else {
                 return Ok(None);
             };
             match gate.enter(tenancy, &self.limits, deadline, &queue_time).await {
